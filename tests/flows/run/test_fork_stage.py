@@ -2,13 +2,14 @@
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from flows.audit.fsck import fsck
 from flows.config import ConfigError, dump, parse
-from flows.run.fork import _check_shared, fork, point
+from flows.run.fork import _check_shared, _up_to, fork, point
 from flows.run.lease import hold
 from flows.run.manifest import place_of
 from flows.run.resume import first_generation
@@ -99,6 +100,35 @@ def test_the_seed_of_a_strategy_cannot_change_behind_its_rollouts() -> None:
         _check_shared(before, before | {"seed": 7}, at)
     gradient = dump(parse({}))
     _check_shared(gradient, gradient | {"seed": 7}, point(1, "solve"))
+
+
+def test_off_policy_the_temperature_of_shared_samples_cannot_change() -> None:
+    before = dump(parse(dump(CONFIG) | {"learning": {"off_policy_steps": 1, "importance_cap": 2.0}}))
+    after = before | {"engine": before["engine"] | {"temperature": 0.7}}
+    with pytest.raises(ConfigError, match=r"engine\.temperature: off-policy, a fork's first update trains on shared samples"):
+        _check_shared(before, after, point(0, ""))
+    _check_shared(before, after, point(-1, ""))
+    on_policy = before | {"learning": before["learning"] | {"off_policy_steps": 0}}
+    _check_shared(on_policy, on_policy | {"engine": after["engine"]}, point(0, ""))
+
+
+def test_a_stage_is_copied_after_its_parts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    stages = run.history.of_generation(1)
+    parts = [replace(one, stage=f"{one.stage}.parts/{part}") for one in stages if one.stage == "solve" for part in ("00", "01")]
+    monkeypatch.setattr(run.history, "of_generation", lambda number, **_: [*stages, *parts] if number == 1 else [])
+    copied = [one.stage for one in _up_to(run, point(1))]
+    assert copied == [name for one in stages for name in ([] if one.stage != "solve" else [p.stage for p in parts]) + [one.stage]]
+
+
+def test_half_a_fork_gets_no_start_of_its_own(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("flows.run.fork._copy", killed)
+    with pytest.raises(KeyboardInterrupt):
+        fork(run, "again", 1, [], versions, CLOCK)
+    with hold(run.store, "again") as epoch, pytest.raises(StoreRefused, match="run again is an unfinished fork"):
+        first_generation(Run(run.store, "again", epoch))
 
 
 def test_what_it_stands_on_is_kept(run: Run) -> None:
