@@ -6,8 +6,6 @@ built here, so that no other file needs such imports.
 """
 
 import json
-import os
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -17,7 +15,7 @@ from typing import Any
 
 from flows.added_rewards import check_added_rewards
 from flows.benchmarks.own_suites import OwnSuites
-from flows.benchmarks.suite_data import check_suites
+from flows.benchmarks.suite_data import check_suites, suite_of
 from flows.choices import choose, estimator_of, gates_of, operators_of
 from flows.config import PROJECT, ConfigError, RunConfig
 from flows.curriculum_choice import check_curriculum
@@ -57,6 +55,7 @@ class Backend:
         self.style()
         rule = self.check_names()
         check_added_rewards(self.config, hub_models.style_of(self.config), rule)
+        check_suites(self.config.benchmark.suites)
         self.sandbox()
 
     def check_names(self) -> RewardRule:
@@ -69,7 +68,8 @@ class Backend:
             check_curriculum(self.config)
         gates_of(self.config)
         self.suites.file(self.config.benchmark.suite)
-        check_suites(self.config.benchmark.suites)
+        for suite in self.config.benchmark.suites:
+            suite_of(suite)
         return rule
 
     def check_model(self) -> None:
@@ -80,19 +80,9 @@ class Backend:
         self._target_shapes()
 
     def check_run(self) -> None:
-        """Check all that a run needs: as `check` and `check_model`, and that vLLM has an interpreter."""
-        self._check_interpreter()
+        """Check all that a run needs of model and sandbox: as `check` and `check_model`."""
         self.check_model()
         self.check()
-
-    def _check_interpreter(self) -> None:
-        """Raise ConfigError where vLLM would run in an interpreter that is not on this machine."""
-        kind, python = self.config.engine.kind, self.config.engine.python
-        if kind == "vllm" and shutil.which(python if os.sep not in python else str(PROJECT / python)) is None:
-            raise ConfigError(
-                f"engine.python: {python} is not a program on this machine; run make vllm, or give the Python of an environment "
-                "that has vLLM"
-            )
 
     def close(self) -> None:
         """Close the sandbox, if one was created, and a vLLM engine."""

@@ -87,7 +87,6 @@ class Model(Group):
     )
     device: str = Field(
         "auto",
-        pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?)$",
         title="Device",
         description="cpu, cuda or cuda:1 (vLLM: cpu or cuda). auto uses the first GPU if there is one, else the CPU.",
     )

@@ -81,20 +81,20 @@ def train(
         open_session(config, run_id, store, placed(placement, config), on_node, log_line(), placement.named()) as current,
         notes.publishing(current.run, config, browser),
     ):
-        first = bridged(current.first_generation)  # before the start: it removes what is marked as damaged, and knows half a fork
+        bridged(current.first_generation)  # before the start, too: it removes what is marked as damaged, and knows half a fork
         population = start()
         # The run's heartbeat covers its generations: a thread for each would cost a second at the end of every one.
         with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), flow_cleanup.children_wait_when_paused():
-            _generations(current, one_generation, first, population)
+            _generations(current, one_generation, population)
         return current.finish()
 
 
-def _generations(current: Session, one_generation: Any, first: int, population: dict[str, Any]) -> None:
-    """Run the generations that the run still needs, from the first on. A thread reports on each while the next one is running."""
+def _generations(current: Session, one_generation: Any, population: dict[str, Any]) -> None:
+    """Run the generations that the run still needs. A thread reports on each while the next one is running."""
     config, run_id = current.config, current.run.run_id
     with ThreadPoolExecutor(1, "report") as beside:
         reported: Future[None] | None = None
-        for generation in range(first, config.generations):
+        for generation in range(bridged(current.first_generation), config.generations):
             with notes.tagged(run_id, config.mode, generation):
                 population = one_generation(run_id, generation, population)
             if reported is not None:

@@ -20,7 +20,7 @@ from stages.core.suites.contamination import MATCHES, SHORTEST, SPAN, matches
 from stages.core.suites.problems import Problem, digest
 from stages.core.suites.scores import Contestant, probe_scores, suite_scores
 
-Key = tuple[str, str, str, str]  # what was scored, member, group, measure
+Key = tuple[str, str, str, str]  # what was scored, adapter, group, measure
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def _both(run: Run, manifest: Manifest, touched: pa.Array) -> Iterator[tuple[Key
     where = manifest.output("answers.parquet").uri.split("/")[3]
     for row in whole:
         if row["group"] == "all":
-            key = (where, row["member_id"], row["group"], row["measure"])
+            key = (where, row["adapter_id"], row["group"], row["measure"])
             yield key, row, by_key.get((row["member_id"], row["adapter_id"], row["measure"]))
 
 

@@ -9,6 +9,7 @@ import gzip
 import hashlib
 import json
 import os
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,7 @@ def rows(file: Path) -> Iterator[dict[str, Any]]:
     """The rows of a JSON lines file (gzip or not) or a Parquet file. Raises ConfigError naming the file, or the line."""
     try:
         yield from _rows(file)
-    except (UnicodeDecodeError, EOFError, OSError, pa.ArrowException) as error:
+    except (UnicodeDecodeError, EOFError, OSError, zlib.error, pa.ArrowException) as error:
         raise ConfigError(f"{file.name}: cannot be read: {str(error).splitlines()[0][:120]}") from error
 
 

@@ -2,13 +2,15 @@
 
 import math
 import os
+import re
+import shutil
 from collections.abc import Mapping
 from importlib.metadata import version
 
 from flows import cards
 from flows.backend import Backend
 from flows.cards import Card
-from flows.config import ConfigError, RunConfig, check_operators
+from flows.config import PROJECT, ConfigError, RunConfig, check_operators
 from flows.plan.estimate import stored_bytes, too_small
 from flows.run.held_adapters import held_by_process
 from flows.run.retention import check_room
@@ -19,6 +21,7 @@ PROCESSES = "POPULORA_PROCESSES"
 MOST_PROCESSES = 1024
 HOURS = "POPULORA_STAGE_HOURS"
 DEFAULT_HOURS = 24.0
+DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
 
 
 class CardTooSmall(ConfigError):
@@ -38,6 +41,7 @@ def check(
     Cards may be on other machines; with a work pool for stages, the model or the sandbox may be there, too. `start` checks the
     model where it is.
     """
+    check_operators(config)
     check_machine(config, gpu_elsewhere)
     backend = Backend(config)
     try:
@@ -53,24 +57,49 @@ def check(
 
 
 def check_machine(config: RunConfig, gpu_elsewhere: bool = False) -> None:
-    """Raise ConfigError for operators that make no child, a card that is not here, and wrong variables of the environment."""
-    check_operators(config)
+    """Raise ConfigError for a card or an interpreter of vLLM that is not here, and for wrong variables of the environment.
+
+    With `gpu_elsewhere`, other machines generate and train.
+    """
     processes()
     held_by_process()
     stage_hours()
+    if not DEVICE.fullmatch(config.model.device):
+        raise ConfigError(f"model.device: {config.model.device!r}; give auto, cpu, cuda, or a card such as cuda:1")
     device, _, number = config.model.device.partition(":")
     if config.engine.kind == "vllm" and number:
         raise ConfigError(f"model.device: vLLM uses the first visible card: set it to {device}, with {cards.VISIBLE}={number}")
-    if device != "cuda" or gpu_elsewhere:
-        return
-    found = len(cards.cards())
-    if not found:
+    if not gpu_elsewhere:
+        _check_interpreter(config)
+        if device == "cuda":
+            _check_card(config.model.device, int(number or 0))
+
+
+def _check_interpreter(config: RunConfig) -> None:
+    python = config.engine.python
+    if config.engine.kind == "vllm" and shutil.which(python if os.sep not in python else str(PROJECT / python)) is None:
         raise ConfigError(
-            f"model.device: {config.model.device} was requested, but no NVIDIA GPU is visible on this machine; "
+            f"engine.python: {python} is not a program on this machine; run make vllm, or give the Python of an environment that "
+            "has vLLM"
+        )
+
+
+def _check_card(device: str, number: int) -> None:
+    found = len(cards.cards())
+    if not found and not _unlisted_gpu():
+        raise ConfigError(
+            f"model.device: {device} was requested, but no NVIDIA GPU is visible on this machine; "
             "choose auto or cpu, or place these stages in the pool gpu"
         )
-    if number and int(number) >= found:
-        raise ConfigError(f"model.device: {config.model.device} was requested, but the last visible GPU is cuda:{found - 1}")
+    if found <= number and found:
+        raise ConfigError(f"model.device: {device} was requested, but the last visible GPU is cuda:{found - 1}")
+
+
+def _unlisted_gpu() -> bool:
+    """Return whether torch sees a GPU where there is no nvidia-smi to list it."""
+    from stages.core.engines.precision import on_gpu  # noqa: PLC0415
+
+    return shutil.which("nvidia-smi") is None and on_gpu("auto")
 
 
 def processes(environment: Mapping[str, str] = os.environ) -> int:

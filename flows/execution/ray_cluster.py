@@ -214,7 +214,7 @@ def _check_size(card: Card, spec: Spec, node: str) -> None:
     if description is None:  # the card does not tell its size, or the step will say that its run is gone
         return
     if lack := too_small(parse(description["config"]), card.memory_mb * 2.0**20):
-        raise Unsuited(f"{card} of node {node} has {card.memory_mb / 1024:.1f} GiB, but {lack}")
+        raise Unsuited(f"{card} of node {node} has {card.memory_mb / 1024:.1f} GiB, but {lack}; start Ray there without it")
 
 
 def _named(name: str, node: str) -> Card:

@@ -26,11 +26,11 @@ class Curve:
 
 def leak_curves(described: Experiment, found: Sequence[ComparedRun]) -> list[Curve]:
     """Return a curve for each set of arms that differ in their leak only; none in an experiment without a leak."""
-    families: dict[tuple[str, str], list[ComparedRun]] = {}
+    alike: dict[str, list[ComparedRun]] = {}
     for one in found:
-        families.setdefault((_without_leak(one.planned), one.model), []).append(one)
+        alike.setdefault(_without_leak(one.planned), []).append(one)
     curves = []
-    for runs in families.values():
+    for runs, model in ((of, model) for family in alike.values() for model, of in _by_model(family).items()):
         names = list(dict.fromkeys(one.planned.arm for one in runs))
         if len({_leak(one) for one in runs}) > 1:
             values: dict[float, dict[str, list[float]]] = {}
@@ -40,8 +40,16 @@ def leak_curves(described: Experiment, found: Sequence[ComparedRun]) -> list[Cur
                     at[quantity].append(value)
             stems = {name.rpartition("-")[0] for name in names}
             name = stems.pop() if len(stems) == 1 else ""
-            curves.append(Curve(name or names[0], dict(sorted(values.items()))))
+            curves.append(Curve(f"{name or names[0]}{model}", dict(sorted(values.items()))))
     return curves
+
+
+def _by_model(runs: Sequence[ComparedRun]) -> dict[str, list[ComparedRun]]:
+    """Return the runs by what their base model adds to a curve's name: nothing if there is one. Those not started are in all."""
+    models = list(dict.fromkeys(one.model for one in runs if one.model))
+    if len(models) < 2:
+        return {"": list(runs)}
+    return {f" on {model[:8]}": [one for one in runs if one.model in ("", model)] for model in models}
 
 
 def leak_table(curves: Sequence[Curve], alpha: float) -> Html:

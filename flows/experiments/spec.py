@@ -30,7 +30,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
-from flows.config import ConfigError, RunConfig, check_operators, dump, load, parse
+from flows.config import ConfigError, RunConfig, dump, load, parse
 from flows.settings import Group
 from flows.store.names import RUN_ID
 from stages.core.prompts.styles import Kind
@@ -205,7 +205,6 @@ def _planned(experiment: Experiment, arm: Arm, seed: int) -> Planned:
     try:
         values = _over(_over(dump(load(arm.config)), experiment.settings), arm.settings)
         config = parse(values | {"seed": seed})
-        check_operators(config)
     except ConfigError as error:
         raise ConfigError(f"arm {arm.name}: {error}") from error
     return Planned(arm.name, seed, run_id, config)

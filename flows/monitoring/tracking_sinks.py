@@ -47,6 +47,7 @@ class _Marker:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreRefused(f"{folder}: {error.strerror}") from error
+        self.read()  # before the library opens, or asks a server for, what another run left
 
     def read(self) -> int:
         if not self._path.is_file():

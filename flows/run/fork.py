@@ -137,7 +137,8 @@ def _changed(config: RunConfig, settings: Iterable[str], at: Point) -> RunConfig
         changed = changed.recomputing(config.learning.gradient_checkpointing, config.learning.recompute_above)
     elif "learning.gradient_checkpointing" in chosen and "learning.recompute_above" not in chosen:
         changed = changed.recomputing(changed.learning.gradient_checkpointing)
-    check_operators(changed)
+    if any(one.startswith("evolution.") for one in chosen):
+        check_operators(changed)
     _check_shared(dump(config), dump(changed), at)
     if changed.generations <= at.whole + 1:
         raise ConfigError(f"generations: {changed.generations} leaves nothing to do after generation {at.whole}")

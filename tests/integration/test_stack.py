@@ -14,8 +14,8 @@ import yaml
 
 from flows.audit.fsck import fsck
 from flows.config import PROJECT
+from flows.execution.preflight import DEFAULT_HOURS, HOURS
 from flows.execution.residents import DEFAULT_IDLE_MINUTES, IDLE_MINUTES
-from flows.execution.stage_process import DEFAULT_HOURS, HOURS
 from flows.monitoring.prices import PREFIX, of_machine
 from flows.run.lease import STALE, STALE_SECONDS
 from flows.run.run import Run

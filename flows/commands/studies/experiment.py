@@ -5,7 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 from flows.commands.arguments import Add, absolute, add_store
-from flows.config import ConfigError, RunConfig
+from flows.config import ConfigError, RunConfig, check_operators
 
 
 def add(command: Add) -> None:
@@ -49,6 +49,9 @@ def experiment(arguments: Namespace) -> int:
 def _check_reachable(config: RunConfig) -> None:
     """Fails before anything is written: a missing model, an unknown choice, a sandbox that does not answer."""
     from flows.backend import Backend
+    from flows.execution.preflight import check_machine
 
+    check_operators(config)
+    check_machine(config)
     with closing(Backend(config)) as backend:
         backend.check_run()

@@ -176,7 +176,9 @@ class TorchTrainer:
             return self.accumulate(samples, budget // 2, recompute=True), budget // 2
         except torch.OutOfMemoryError as error:
             remedy = "fork the run with a smaller learning.row_tokens, shorter completions or fewer adapters in a pass"
-            raise RuntimeError(f"out of memory in the update, also with passes of {budget // 2} tokens; {remedy}") from error
+            raise torch.OutOfMemoryError(
+                f"out of memory in the update, also with passes of {budget // 2} tokens; {remedy}"
+            ) from error
 
     def accumulate(self, samples: Samples, budget: int, recompute: bool = False) -> TokenValues:
         """Compute the gradients of these samples and take no step; a micro-batch has at most `budget` tokens.

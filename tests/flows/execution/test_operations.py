@@ -124,7 +124,7 @@ def test_a_run_that_wants_a_gpu_says_so_before_it_starts(tmp_path: Path, monkeyp
         preflight.check(config, str(tmp_path), "r")
 
 
-@pytest.mark.parametrize("settings", [["model.device=cuda"], ["evolution.every=1", 'evolution.mutations=["X1"]']])
+@pytest.mark.parametrize("settings", [["model.device=cuda"], ["model.device=gpu"]])
 def test_a_run_in_the_foreground_is_refused_before_anything_is_written(
     settings: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,10 +135,10 @@ def test_a_run_in_the_foreground_is_refused_before_anything_is_written(
     assert not (tmp_path / "runs" / "chaos").exists()
 
 
-def test_a_device_that_is_none_or_not_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_is_none_or_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
     for device in ("gpu", "cuda:", "cuda:x", "CPU"):
-        with pytest.raises(ConfigError, match=r"model\.device"):
-            load("chaos", [f"model.device={device}"])
+        with pytest.raises(ConfigError, match=rf"model\.device: '{device}'; give auto, cpu, cuda, or a card"):
+            preflight.check_machine(load("chaos", [f"model.device={device}"]))
     monkeypatch.setattr(cards, "cards", lambda: [cards.Card("0", "GPU-0")])
     preflight.check_machine(load("chaos", ["model.device=cuda:0"]))
     with pytest.raises(ConfigError, match=r"model\.device: cuda:1 was requested, but the last visible GPU is cuda:0"):

@@ -9,6 +9,7 @@ import pytest
 
 from flows.backend import Backend
 from flows.config import ConfigError, apply
+from flows.execution.preflight import check_machine
 from flows.execution.remote_engine import EngineElsewhere
 from flows.execution.stage_process import Workers
 from stages.core.engines.protocol import Request
@@ -66,10 +67,11 @@ def test_a_python_without_vllm_says_so_and_asks_no_further_one(backend: Backend)
         EngineElsewhere(config, backend.tokenizer)
 
 
-def test_a_run_of_vllm_without_its_python_is_refused_before_it_starts() -> None:
+def test_a_run_of_vllm_without_its_python_is_refused_where_it_would_run() -> None:
     config = apply({"engine": {"kind": "vllm", "python": "no/python"}}, [])
     with pytest.raises(ConfigError, match=r"engine\.python: no/python is not a program on this machine; run make vllm"):
-        Backend(config).check_run()
+        check_machine(config)
+    check_machine(config, gpu_elsewhere=True)
 
 
 def test_a_python_that_does_not_start_is_left_to_another_machine() -> None:

@@ -2,8 +2,10 @@
 
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import prefect
@@ -19,7 +21,7 @@ from flows.run.fork import fork
 from flows.run.history import PLACEMENT, kept_out, placement_of
 from flows.run.lease import hold
 from flows.run.run import Run
-from flows.storage import StoreUnavailable, open_store
+from flows.storage import StoreRefused, StoreUnavailable, open_store
 from tests.support import example_run
 from tests.support.example_run import CLOCK
 
@@ -167,3 +169,19 @@ def test_the_start_is_tried_again_when_the_world_failed_and_only_then(error: Exc
             with pytest.raises(RuntimeError, match="our own fault"):
                 begin()
     assert failing.calls == calls
+
+
+def test_half_a_fork_is_recognized_before_it_gets_a_start_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unfinished() -> int:
+        raise StoreRefused("run again is an unfinished fork")
+
+    begun: list[str] = []
+    monkeypatch.setattr(train, "start", lambda: begun.append("start"))
+    monkeypatch.setattr(train, "open_session", lambda *_: nullcontext(SimpleNamespace(first_generation=unfinished, run=None)))
+    monkeypatch.setattr(train.ray_cluster, "connected", lambda *_: nullcontext())
+    monkeypatch.setattr(train.notes, "publishing", lambda *_: nullcontext())
+    monkeypatch.setattr(train, "log_line", lambda: print)
+    monkeypatch.setattr(train, "bridged", lambda call: call())
+    with pytest.raises(StoreRefused, match="unfinished fork"):
+        train.train.fn("again", "/nowhere", load("chaos", []))
+    assert begun == []
