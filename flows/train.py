@@ -67,7 +67,8 @@ def train(
         orphan_guard.leave_with_parent()
     gpu_elsewhere = placement.gpu + placement.ray != ""
     if by_worker:
-        preflight.check(config, store, run_id, gpu_elsewhere, placement.gpu != "", placement.sandbox != "")
+        model_elsewhere = placement.gpu != "" or (placement.ray != "" and placement.sandbox != "")
+        preflight.check(config, store, run_id, gpu_elsewhere, model_elsewhere, placement.sandbox != "")
     else:
         preflight.check_machine(config, gpu_elsewhere)
     check_pools({"sandbox": placement.sandbox, "gpu": placement.gpu})

@@ -14,6 +14,7 @@ from flows.config import PROJECT, ConfigError, RunConfig, check_operators
 from flows.plan.estimate import stored_bytes, too_small
 from flows.run.held_adapters import held_by_process
 from flows.run.retention import check_room
+from flows.run.run import Run
 from flows.storage import open_store
 
 PROCESSES = "POPULORA_PROCESSES"
@@ -41,7 +42,8 @@ def check(
     Cards may be on other machines; with a work pool for stages, the model or the sandbox may be there, too. `start` checks the
     model where it is.
     """
-    check_operators(config)
+    if Run(open_store(store), run_id).history.description() is None:  # an older run may have operators that are refused now
+        check_operators(config)
     check_machine(config, gpu_elsewhere)
     backend = Backend(config)
     try:

@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 from flows.benchmarks.nightly import run_ids
-from flows.config import ConfigError, RunConfig, parse
+from flows.config import ConfigError, RunConfig, check_operators, parse
 from flows.execution.session import check_resumable
 from flows.experiments.pace import Pace, hours_left, measured
 from flows.experiments.spec import Experiment, Planned
@@ -105,6 +105,8 @@ def check(runs: Sequence[Planned], store: Store, reachable: Callable[[RunConfig]
     """Raise before the first run what a later one would raise: a run of the same name, a missing model or choice, no space."""
     for planned in runs:
         check_resumable(Run(store, planned.run_id), planned.config)
+        if Run(store, planned.run_id).history.description() is None:
+            check_operators(planned.config)
     left = [planned for planned in runs if Run(store, planned.run_id).manifest("evolve", planned.config.generations - 1) is None]
     for _, planned in sorted({planned.arm: planned for planned in left}.items()):
         reachable(planned.config)

@@ -5,7 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 from flows.commands.arguments import Add, absolute, add_store
-from flows.config import ConfigError, RunConfig, check_operators
+from flows.config import ConfigError, RunConfig
 
 
 def add(command: Add) -> None:
@@ -51,7 +51,6 @@ def _check_reachable(config: RunConfig) -> None:
     from flows.backend import Backend
     from flows.execution.preflight import check_machine
 
-    check_operators(config)
     check_machine(config)
     with closing(Backend(config)) as backend:
         backend.check_run()

@@ -8,7 +8,9 @@ import pytest
 
 from flows import cli
 from flows.config import ConfigError, apply, dump
+from flows.experiments.cost import check
 from flows.experiments.spec import planned, read
+from flows.storage import open_store
 from tests.flows.experiments.test_experiments import FILE, compared, write
 
 
@@ -172,3 +174,15 @@ def test_a_page_that_could_not_be_written_is_refused_before_the_runs(
     assert cli.main(arguments) == 2
     assert "name a file that ends in .html" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
+
+
+def test_operators_that_make_no_child_are_refused_for_runs_that_have_not_begun(tmp_path: Path) -> None:
+    file, store = experiment_file(tmp_path), str(tmp_path / "runs")
+    file.write_text(FILE.replace("every = 1\n", 'every = 1\n\n[settings.evolution]\nmutations = ["X1"]\nevery = 1\n', 1))
+    runs = [one for one in planned(read(file)) if one.arm == "many"]
+    with pytest.raises(ConfigError, match=r"evolution\.mutations: X1 does not make a child of one parent"):
+        check(runs, open_store(store), lambda _: None)
+    for one in runs:
+        write(store, one, generations=0)
+    with pytest.raises(ConfigError, match="have changed since run"):  # what comes next: the double's base model is another
+        check(runs, open_store(store), lambda _: None)
