@@ -319,6 +319,7 @@ class History:
                 if likeliest := self.manifest(manifest_uri("update", number)):
                     yield likeliest
                 yield from self.of_generation(number, parts=True)
+                yield from self.of_generation(None)
                 return
             if made == "start":
                 yield from self.of_generation(None)

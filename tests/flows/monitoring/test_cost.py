@@ -292,9 +292,12 @@ def test_a_gain_is_that_of_students_where_teachers_are_scored_too(store: FileSto
 
 
 def renamed(table: pa.Table, member: str) -> pa.Table:
-    return table.set_column(
-        table.schema.get_field_index("member_id"), table.schema.field("member_id"), pa.array([member] * table.num_rows)
-    )
+    """Return the answers as those of a member whose adapter has its name."""
+    for name in ("member_id", "adapter_id"):
+        table = table.set_column(
+            table.schema.get_field_index(name), table.schema.field(name), pa.array([member] * table.num_rows)
+        )
+    return table
 
 
 @pytest.mark.parametrize(
