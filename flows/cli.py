@@ -129,7 +129,7 @@ def _silence() -> None:
 
 def _advice(parsed: argparse.Namespace) -> str:
     """Return what to do about a damaged artifact of the run that a command names."""
-    run = getattr(parsed, "run", "")
+    run = getattr(parsed, "run", "") or getattr(parsed, "resume", None) or getattr(parsed, "run_id", None)
     if not isinstance(run, str) or not run or parsed.command == "fsck":
         return ""
     store = getattr(parsed, "store", None)

@@ -66,6 +66,18 @@ def test_a_users_mistake_is_one_line_and_code_2(arguments: tuple[str, ...], word
     assert not (tmp_path / "store" / "smoke").exists()
 
 
+@pytest.mark.parametrize("words", [("status", "r"), ("run", "--resume", "r"), ("run", "-c", "chaos", "--run-id", "r")])
+def test_what_is_damaged_is_one_line_that_says_who_knows_more(
+    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "run.json").write_text("{")
+    assert main([*words, "--store", str(tmp_path)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("populora: r/run.json: not a JSON object with a schema version; ")
+    assert line.endswith(f"populora fsck r --store {tmp_path} says what depends on it")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
