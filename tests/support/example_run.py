@@ -52,7 +52,7 @@ def build(run: Run, generations: int = 2, config: RunConfig = CONFIG, unindexed:
     return run
 
 
-def start(run: Run, weights: Adapter | None = None) -> list[Member]:
+def start(run: Run, weights: Adapter | None = None, model: str = "0" * 64) -> list[Member]:
     """Starting adapters, all equal, population and seeds."""
     digests, refs = {}, []
     for member_id in ("t0", "t1", "s0", "s1"):
@@ -62,7 +62,7 @@ def start(run: Run, weights: Adapter | None = None) -> list[Member]:
     rows = [rating_row(member) for member in members]
     refs.append(run.write_table(None, "population", tables.table(rows, tables.RATINGS)))
     refs.append(run.write_table(None, "seeds", tables.table([seed_row(kind) for kind in KINDS], tables.SEEDS)))
-    run.commit("start", None, [], refs, {"seeds": 3}, {"base_model": "0" * 64}, CLOCK)
+    run.commit("start", None, [], refs, {"seeds": 3}, {"base_model": model}, CLOCK)
     return members
 
 

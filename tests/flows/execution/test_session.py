@@ -12,6 +12,8 @@ import prefect
 import pytest
 
 from flows import train
+from flows.audit.fsck import fsck
+from flows.backend import Backend
 from flows.benchmarks.own_suites import PROBE
 from flows.config import ConfigError, dump, load
 from flows.execution import session
@@ -21,7 +23,7 @@ from flows.run.fork import fork
 from flows.run.history import PLACEMENT, kept_out, placement_of
 from flows.run.lease import hold
 from flows.run.run import Run
-from flows.storage import StoreRefused, StoreUnavailable, open_store
+from flows.storage import Damaged, StoreRefused, StoreUnavailable, open_store
 from tests.support import example_run
 from tests.support.example_run import CLOCK
 
@@ -113,6 +115,41 @@ def test_generations_are_raised_but_never_lowered_below_what_run_json_says(tmp_p
         check_resumable(run, load("chaos", ["generations=2"]))
     for number in (6, 7):
         check_resumable(run, load("chaos", [f"generations={number}"]))
+
+
+def damaged_run(folder: Path, uri: str, generations: int = 2) -> str:
+    """The store of a run that trained two generations of so many planned ones, of which this file is damaged."""
+    store, config = open_store(str(folder)), load("chaos", [f"generations={generations}"])
+    with hold(store, "r") as epoch:
+        run = Run(store, "r", epoch)
+        run.describe(dump(config), {"choices": {}}, CLOCK)
+        population = example_run.start(run, model=Backend(config).model_digest())
+        for number in range(2):
+            population = example_run.one_generation(run, population, number, number == 1)
+    (folder / "r" / uri).write_text("{")
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("uri", "again"), [("start/start.json", 0), ("generation=0000/evolve.json", 0), ("generation=0001/evolve.json", 1)]
+)
+def test_a_damaged_manifest_is_named_by_a_resume_and_made_again_once_fsck_has_marked_it(
+    tmp_path: Path, uri: str, again: int
+) -> None:
+    """The checks before a resume read it, too, and keep no run from getting there."""
+    url = damaged_run(tmp_path, uri)
+    with open_session(load("chaos"), "r", url) as current, pytest.raises(Damaged, match=f"^r/{uri}: not a JSON object"):
+        current.first_generation()
+    assert fsck(Run(open_store(url), "r"))
+    with open_session(load("chaos"), "r", url) as current:
+        assert current.first_generation() == again
+        assert not current.run.store.exists(f"r/{uri}"), "its stage runs again"
+
+
+def test_a_generation_whose_last_manifest_is_damaged_counts_as_one_that_the_run_has(tmp_path: Path) -> None:
+    run = Run(open_store(damaged_run(tmp_path, "generation=0001/evolve.json", generations=1)), "r")
+    with pytest.raises(ConfigError, match=r"^run r has 2 generations already, which generations=1 would lower;"):
+        check_resumable(run, load("chaos", ["generations=1"]))
 
 
 def test_a_run_from_when_azr_was_called_chat_is_not_resumed_with_other_prompts(tmp_path: Path) -> None:
