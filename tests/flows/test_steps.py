@@ -1,5 +1,7 @@
-"""Steps on runs of an older version."""
+"""Steps on runs of an older version, and on models that cannot be used."""
 
+import json
+import shutil
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,9 @@ import pytest
 from flows import steps
 from flows.backend import Backend
 from flows.benchmarks.own_suites import PROBE
-from flows.config import ConfigError, dump, load
+from flows.config import PROJECT, ConfigError, dump, load
+from flows.execution.run_stage import perform
+from flows.execution.session import open_session
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
@@ -71,3 +75,23 @@ def test_limits_that_leave_no_room_for_any_prompt_are_named(settings: tuple[str,
         steps._seeds(config, backend, frozenset())
     limits = f"propose.max_new_tokens={config.propose.max_new_tokens}, solve.max_new_tokens={config.solve.max_new_tokens}"
     assert str(refused.value) == f"{limits}: {said}; set fewer, in a fork if the run has begun"
+
+
+class Elsewhere:
+    """Machines that take every stage: whoever begins the run looks at no model."""
+
+    def takes(self, stage: str) -> bool:
+        return True
+
+
+def test_the_start_checks_a_model_that_whoever_began_the_run_could_not_look_at(tmp_path: Path) -> None:
+    """A loadable model that would train as if it had full attention."""
+    folder, url = tmp_path / "model", str(tmp_path / "store")
+    shutil.copytree(PROJECT / "infra/models/seed", folder)
+    own = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(own | {"sliding_window": 64}))
+    config = load("chaos", [f"model.name={folder}", "sandbox.kind=local"])
+    with open_session(config, "r", url, Elsewhere()) as current, closing(Backend(config)) as there:  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match=r"has sliding-window attention over 64 tokens; set engine\.window to at most 64"):
+            perform(current.run, current.spec("start", None), config, there)
+        assert current.run.store.list("r/") == ["r/run.json"], "refused before anything is written"
