@@ -7,7 +7,7 @@ import pytest
 from flows.config import PROJECT, dump
 from flows.experiments.comparison import gather
 from flows.experiments.comparison_page import write_comparison
-from flows.experiments.leak_curve import leak_curves
+from flows.experiments.leak_curve import leak_curves, leak_table
 from flows.experiments.spec import Planned, planned, read
 from flows.run.lease import hold
 from flows.run.run import Run
@@ -43,14 +43,14 @@ contrast = ["many-50", "many-00"]
 """
 
 
-def write(store: str, one: Planned) -> None:
-    """A finished run whose skill and validity fall with its leak, and differ by its seed."""
+def write(store: str, one: Planned, model: str = "m" * 64) -> None:
+    """A finished run on a base model, whose skill and validity fall with its leak, and differ by its seed."""
     opened, share = open_store(store), one.config.experiment.leak
     with hold(opened, one.run_id) as epoch:
         run = Run(opened, one.run_id, epoch)
         run.describe(dump(one.config), {"code": "c0de"}, {"started": 1.0})
         start = run.write_table(None, "seeds", tables.SEEDS.empty_table())
-        run.commit("start", None, [], [start], {}, {"base_model": "m" * 64}, {})
+        run.commit("start", None, [], [start], {}, {"base_model": model}, {})
         for generation in range(3):
             valid = 0.9 - share * (generation == 2) - one.seed / 10
             rows = [value_row("propose.valid_share", valid)]
@@ -85,6 +85,25 @@ def test_arms_that_differ_in_their_leak_only_make_a_curve(tmp_path: Path) -> Non
     assert "Skill and validity against the leak" in page and "15.00 ± 5.00" in page and "35.00 ± 5.00" in page
     assert page.count("50.00 (1 of 2 seeds)") == 2
     assert any(path.endswith("/leak.svg") for path in written["figures"])
+
+
+def test_runs_on_another_base_model_have_a_curve_of_their_own(tmp_path: Path) -> None:
+    """Their scores do not compare, so that one mean over both would show a leak's effect where there is none."""
+    file, store = tmp_path / "tiny.toml", str(tmp_path / "store")
+    file.write_text(FILE)
+    described = read(file)
+    runs = planned(described)
+    for one in runs:
+        if (one.arm, one.seed) != ("many-00", 1):  # not started
+            write(store, one, ("a" if one.seed == 0 else "b") * 64)
+    curves = leak_curves(described, gather(open_store(store), runs))
+    skill = {curve.name: {share: values["skill"] for share, values in curve.values.items()} for curve in curves}
+    assert skill == {
+        "many on aaaaaaaa": {0.0: [pytest.approx(0.6)], 0.5: [pytest.approx(0.1)]},
+        "many on bbbbbbbb": {0.5: [pytest.approx(0.2)]},
+    }
+    page = str(leak_table(curves, 0.05))
+    assert all(name in page for name in skill)
 
 
 def test_the_table_of_runs_has_the_totals_of_those_that_have_started(tmp_path: Path) -> None:
