@@ -506,6 +506,11 @@ class BenchmarkRule(Group):
     limit: Count = Field(
         0, title="Problems", description="Number of problems, spread evenly over kinds and bands. 0 uses all of them."
     )
+    problems: str = Field(
+        "",
+        title="Pattern of problems",
+        description="Only problems of the probe whose ids match this shell pattern, such as dev-deduction-*. Empty: all.",
+    )
     attempts: Count = Field(0, title="Sampled attempts", description="In addition to the greedy attempt, for pass@k.")
     members: Literal["all", "students"] = Field("students", title="Members", description="Which members are scored.")
     children_at: tuple[Count, ...] = Field(

@@ -1,5 +1,7 @@
 """What a run has learned, in one line: the change of its members' score from the start to the newest benchmark."""
 
+from collections.abc import Sequence
+
 from flows.benchmarks.schedule import start_folder
 from flows.config import RunConfig
 from flows.run.manifest import Ref
@@ -8,13 +10,15 @@ from stages.core.suites.changes import ScoreChange, score_changes
 from stages.core.suites.scores import by_band, without_teachers
 
 GREEDY, SAMPLED = "pass@1 greedy", "pass@1"
+BAND = " band "
 
 
 def learned_text(run: Run, config: RunConfig) -> str | None:
     """Return the change since the start, paired problem by problem, members averaged within each; None if either is not scored.
 
-    The suite is the project's own one, `benchmark.suite`, all kinds together, answered greedily and, with
-    `benchmark.attempts`, also by one sample at temperature 1.
+    The suite is the project's own one, `benchmark.suite`, all kinds of `benchmark.problems` together, answered greedily and, with
+    `benchmark.attempts`, also by one sample at temperature 1. Where all problems are of one kind, a second line has the share
+    that one sample solves of each band or depth.
     """
     suite = config.benchmark.suite
     before = _answers(run, 0, f"{start_folder(suite)}/answers.parquet")
@@ -23,15 +27,28 @@ def learned_text(run: Run, config: RunConfig) -> str | None:
     if before is None or after is None:
         return None
     answers = without_teachers(run.read_table(after, "answers"), run.read_table(_scores(run, generation, after), "scores"))
-    changes = score_changes(answers, run.read_table(before, "answers"), by_band)
+    changes = list(score_changes(answers, run.read_table(before, "answers"), by_band))
     of = {change.measure: change for change in changes if change.group == "all"}
     members = len(set(answers["member_id"].to_pylist()))
     who = "one member" if members == 1 else f"mean of {members} members"
+    asked = ", ".join(filter(None, (suite, config.benchmark.problems)))
     sampled = f"; one sample: {_change(of[SAMPLED])}, {_levels(of[SAMPLED])}" if SAMPLED in of else ""
+    levels = "".join(f"\n{line}" for line in _by_level(changes))
     return (
-        f"{_change(of[GREEDY])} points on {of[GREEDY].found.problems} held-out problems ({suite}): "
-        f"{_levels(of[GREEDY])} after generation {generation} ({who}, greedy){sampled}"
+        f"{_change(of[GREEDY])} points on {of[GREEDY].found.problems} held-out problems ({asked}): "
+        f"{_levels(of[GREEDY])} after generation {generation} ({who}, greedy){sampled}{levels}"
     )
+
+
+def _by_level(changes: Sequence[ScoreChange]) -> list[str]:
+    """Return a line with the sampled levels by band or depth, if the problems are of one kind."""
+    sampled = [one for one in changes if one.measure == SAMPLED]
+    kinds = [one.group for one in sampled if one.group != "all" and BAND not in one.group]
+    fine = [(one.group.partition(BAND)[2], one) for one in sampled if BAND in one.group]
+    if len(kinds) != 1 or len(fine) < 2:
+        return []
+    levels = "  ".join(f"{level}: {100 * one.before:.0f} → {100 * one.after:.0f}" for level, one in fine)
+    return [f"{kinds[0]} by depth, percent that one sample solves: {levels}"]
 
 
 def _scores(run: Run, generation: int | None, answers: Ref) -> Ref:

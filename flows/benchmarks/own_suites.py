@@ -10,8 +10,11 @@ import pyarrow.parquet as pq
 from flows.benchmarks.program_keys import probe_keys
 from flows.config import PROJECT, ConfigError
 from flows.near_names import hint
+from flows.settings import BenchmarkRule
+from stages.benchmark import chosen_problems
 from stages.core.seed_model.probe import probe_keys as own_keys
 from stages.core.seed_model.programs import ProgramKeys
+from stages.core.suites.problems import BadSuite
 
 SUITES = PROJECT / "infra" / "benchmarks"
 STAIRCASE = ("staircase-dev", "staircase-test")
@@ -54,3 +57,16 @@ class OwnSuites:
         if (chosen := tuple(suites)) not in self._held_out:
             self._held_out[chosen] = own_keys(*(self.problems(suite) for suite in chosen))
         return self._held_out[chosen]
+
+
+def own_problems(suite: str, limit: int, pattern: str = "") -> pa.Table:
+    """Return the problems of one of the project's own suites. Raises ConfigError."""
+    try:
+        return chosen_problems(OwnSuites().problems(suite), limit, pattern)
+    except BadSuite as error:
+        raise ConfigError(f"suite {suite}: {error}") from error
+
+
+def check_probe(rule: BenchmarkRule) -> None:
+    """Raise ConfigError unless `benchmark.suite` exists, and `benchmark.problems` matches some of its problems."""
+    own_problems(rule.suite, rule.limit, rule.problems)

@@ -147,10 +147,10 @@ def _following(run_id: str, config: RunConfig, store: str) -> str:
 
 def _check_suites(config: RunConfig) -> None:
     """Raise ConfigError for a suite that does not exist, or in the place of the other kind."""
-    from flows.benchmarks.own_suites import PROBE, OwnSuites
+    from flows.benchmarks.own_suites import PROBE, check_probe
     from flows.benchmarks.suite_data import suite_of
 
-    OwnSuites().file(config.benchmark.suite)
+    check_probe(config.benchmark)
     for suite in config.benchmark.suites:
         if suite in PROBE:
             raise ConfigError(

@@ -98,7 +98,9 @@ def score_base(one: Planned, store: str) -> None:
     """Score the base model, as the adapter that every member starts with, on the run's own problems; once is enough."""
     rule = one.config.benchmark
     first = FIRST[one.config.mode == "single"]
-    score_run(Run(open_store(store), one.run_id), Chosen((first,)), Question(rule.suite, rule.limit, rule.attempts))
+    score_run(
+        Run(open_store(store), one.run_id), Chosen((first,)), Question(rule.suite, rule.limit, rule.attempts, rule.problems)
+    )
 
 
 def _beside(store: str, name: str) -> Path:

@@ -4,9 +4,11 @@ import hashlib
 
 import pytest
 
-from flows.benchmarks.own_suites import PROBE, SUITES, OwnSuites
+from flows.benchmarks.own_suites import PROBE, SUITES, OwnSuites, check_probe
 from flows.benchmarks.suite_score import problems_of
+from flows.cli import main
 from flows.config import ConfigError
+from flows.settings import BenchmarkRule
 from stages.benchmark import chosen_problems
 
 
@@ -37,6 +39,12 @@ def test_problems_are_chosen_by_id() -> None:
         ConfigError, match=r"^suite staircase-test: no problem has an id that matches 'dev-\*'; the first of 6000 is"
     ):
         problems_of("staircase-test", None, 0, pattern="dev-*")
+
+
+def test_a_run_whose_pattern_matches_no_problem_is_refused_before_it_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    check_probe(BenchmarkRule(suite="staircase-dev", problems="dev-deduction-*"))
+    assert main(["run", "-c", "reasoner", "--dry-run", "--set", "benchmark.problems=test-*"]) == 2
+    assert "suite staircase-dev: no problem has an id that matches 'test-*'; the first of" in capsys.readouterr().err
 
 
 def test_an_unknown_suite_is_one_line_with_the_nearest_name() -> None:
