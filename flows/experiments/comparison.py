@@ -104,12 +104,16 @@ def problems_of(one: ComparedRun) -> frozenset[tuple[str, int]]:
 
 
 def _gather(run: Run, planned: Planned) -> ComparedRun:
+    """Return what a run has; one that is damaged before its tables is left out, as one whose configuration differs."""
     nothing = ComparedRun(planned, "not started", 0, "", "", "", {}, "", {}, (), (), ())
     try:
-        description = run.history.description()
+        return _begun(run, planned, nothing)
     except Damaged as error:
         return replace(nothing, state="unlike", missing=(f"left out: {error}",))
-    if description is None:
+
+
+def _begun(run: Run, planned: Planned, nothing: ComparedRun) -> ComparedRun:
+    if (description := run.history.description()) is None:
         return replace(nothing, missing=("not started.",))
     known = replace(nothing, description=description)
     # what `auto` stood for is the run's own, as is the commit of a hub model: they depend on where and when it began

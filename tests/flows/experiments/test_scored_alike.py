@@ -8,6 +8,7 @@ import pytest
 
 from flows import cli
 from flows.config import ConfigError, apply, dump
+from flows.experiments.comparison import gather, problems
 from flows.experiments.cost import check
 from flows.experiments.spec import planned, read
 from flows.storage import open_store
@@ -189,3 +190,14 @@ def test_operators_that_make_no_child_are_refused_for_runs_that_have_not_begun(t
         write(store, one, generations=0)
     with pytest.raises(ConfigError, match="have changed since run"):  # what comes next: the double's base model is another
         check(runs, open_store(store), lambda _: None)
+
+
+@pytest.mark.parametrize("uri", ["start/start.json", "generation=0001/evolve.json"])
+def test_a_run_with_a_damaged_manifest_is_left_out_and_the_others_are_compared(uri: str, tmp_path: Path) -> None:
+    store, runs = str(tmp_path / "runs"), planned(read(experiment_file(tmp_path)))
+    for one in runs[:2]:
+        write(store, one)
+    (tmp_path / "runs" / runs[0].run_id / uri).write_bytes(b"{")
+    hurt, sound = gather(open_store(store), runs[:2])
+    assert (hurt.state, sound.state) == ("unlike", "finished")
+    assert "left out: " in problems([hurt])[0] and uri in problems([hurt])[0]
