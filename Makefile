@@ -20,7 +20,7 @@ help: ## list the targets
 setup: ## set up .venv, Docker and the sandbox image
 	@$(SETUP)
 
-run: setup ## the default run, stored in runs/smoke
+run: setup ## the default run, stored in runs/quickstart
 	@$(VENV)/populora run $(ARGS)
 
 test: setup ## run the default tests

@@ -30,7 +30,7 @@ SETTLED = 2.0  # seconds without work, after which the server has loaded everyth
 def main(options: Sequence[str]) -> Iterator[Line]:
     """Yield one JSON object for each page."""
     parser = OneLineParser(prog="populora bench pages")
-    parser.add_argument("run", nargs="?", default="smoke", help="run whose pages are measured")
+    parser.add_argument("run", nargs="?", default="quickstart", help="run whose pages are measured")
     parser.add_argument("other", nargs="?", default="", help="a run to compare it with")
     parser.add_argument("--store", default="runs", help="folder, file:///folder or s3://bucket/prefix of the run")
     parser.add_argument("--repeats", type=int, default=3, help="requests for each page; the median counts")

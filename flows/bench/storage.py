@@ -49,7 +49,7 @@ Line = dict[str, Any]
 def main(options: Sequence[str]) -> Iterator[Line]:
     """Yield one JSON object per figure."""
     parser = OneLineParser(prog="populora bench storage")
-    parser.add_argument("run", nargs="?", default="smoke", help="a finished run to measure against")
+    parser.add_argument("run", nargs="?", default="quickstart", help="a finished run to measure against")
     parser.add_argument("--store", default="runs", help="folder, file:///folder or s3://bucket/prefix of the run")
     parser.add_argument("--members", type=int, default=2, help="adapters of 7B size; 0 skips this part")
     parser.add_argument("--to", default="", help="an S3 prefix for the upload; credentials from the environment")

@@ -17,9 +17,8 @@ def add(command: Add) -> None:
     parser = command("init", "Write a commented run configuration; asks what the options leave open.", init)
     parser.add_argument("file", metavar="FILE", type=Path, nargs="?", default=Path("my-run.toml"), help="default: my-run.toml")
     parser.add_argument("--model", help="folder, or name on the Hugging Face hub (default: the one for the hardware)")
-    hardware = (
-        "smoke, laptop, pair, one-gpu, paper or paper-8gpu: the shipped configuration to start from (default: by this machine)"
-    )
+    names = "quickstart, smoke, laptop, pair, one-gpu, paper or paper-8gpu"
+    hardware = f"{names}: the shipped configuration to start from (default: by this machine)"
     parser.add_argument("--hardware", metavar="NAME", help=hardware)
     parser.add_argument("--population", metavar="T+S", help="teachers+students, such as 4+4, or single")
     parser.add_argument("--budget", metavar="N", help="generations, or hours such as 8h by the estimate of run --dry-run")

@@ -19,7 +19,7 @@ from flows.config import ConfigError, RunConfig, apply, dump, load
 from flows.guide.completion import complete, complete_runs
 from flows.program import program
 
-USUAL = "smoke"
+USUAL = "quickstart"
 
 
 def add(command: Add) -> None:

@@ -19,7 +19,8 @@ from flows.plan.estimate import hours
 from flows.storage import StoreRefused, open_store
 
 HARDWARE = {
-    "smoke": "two CPU cores, with the shipped model",
+    "quickstart": "two CPU cores, with the shipped model that shows its steps",
+    "smoke": "two CPU cores, with the shipped seed model",
     "laptop": "two CPU cores and 12 GB of memory",
     "pair": "two CPU cores and 12 GB of memory, a quarter of an hour, tasks with mixed results",
     "one-gpu": "one GPU with 24 GB",
@@ -27,10 +28,9 @@ HARDWARE = {
     "paper-8gpu": "8 GPUs with 80 GB",
 }
 """The shipped configurations to start from, by the machine that each fits."""
-OWN_CONFIGURATION = {"infra/models/reasoner": "reasoner"}
-"""Shipped models whose configuration the answers could not change: its student has a generator in the place of teachers."""
+SHIPPED = {"infra/models/reasoner": "quickstart", "infra/models/seed": "smoke"}
+"""The models in this repository, each with the configuration that was made for it."""
 MANY_CARDS = 8  # of `paper-8gpu`
-SHIPPED_MODEL = "infra/models/seed"
 SMALL_CARD, LARGE_CARD = 22_000, 76_000  # MiB that nvidia-smi shows for 24 GB and 80 GB
 POPULATION = re.compile(r"([1-9]\d{0,2})T?\+([1-9]\d{0,2})S?", re.IGNORECASE)
 BUDGET = re.compile(r"([1-9]\d{0,6})|(\d{1,6}(?:\.\d+)?)h")
@@ -54,9 +54,7 @@ class Question:
 def questions(machine: str, store: str) -> tuple[Question, ...]:
     """Return the questions in their order; `machine` and `store` are the defaults of this machine."""
     return (
-        Question(
-            "model", "Model: a folder, or a name on the Hugging Face hub; empty: the one for the hardware", _none, _check_model
-        ),
+        Question("model", "Model: a folder, or a name on the Hugging Face hub; empty: the one for the hardware", _none, _accept),
         Question("hardware", _hardware_text(), lambda answers: _hardware_for(answers["model"], machine), _check_hardware),
         Question(
             "population",
@@ -106,7 +104,7 @@ def fitting_hardware(cards: Sequence[str], memory: int) -> str:
         return "paper-8gpu" if large >= MANY_CARDS else "paper"
     if any(size >= SMALL_CARD for size in sizes):
         return "one-gpu"
-    return "laptop" if memory >= 12 * 10**9 else "smoke"
+    return "laptop" if memory >= 12 * 10**9 else "quickstart"
 
 
 def changes(answers: Answers) -> dict[str, Any]:
@@ -171,14 +169,12 @@ def _at(values: Mapping[str, Any], key: str) -> Any:
 # the questions: defaults and checks -------------------------------------------------------------------------------------------
 
 
+def _accept(_answer: str, _: Answers) -> None:
+    """Accept any answer: whether a model can be used is found out when a run plans with it."""
+
+
 def _none(_: Answers) -> str:
     return ""
-
-
-def _check_model(answer: str, _: Answers) -> None:
-    for model, name in OWN_CONFIGURATION.items():
-        if answer and (answer == model or Path(answer).resolve() == PROJECT / model):
-            raise ConfigError(f"model: {answer} has a configuration of its own: copy infra/runs/{name}.toml, or run -c {name}")
 
 
 def _hardware_text() -> str:
@@ -186,17 +182,18 @@ def _hardware_text() -> str:
 
 
 def _hardware_for(model: str, machine: str) -> str:
-    if _is_shipped(model):
-        return "smoke"
-    return "laptop" if model and machine == "smoke" else machine
+    if shipped := _shipped(model):
+        return SHIPPED[shipped]
+    return "laptop" if model and machine in SHIPPED.values() else machine
 
 
 def _check_hardware(answer: str, answers: Answers) -> None:
     if answer not in HARDWARE:
         raise ConfigError(f"hardware: {answer!r} is not one of {', '.join(HARDWARE)}{hint(answer, HARDWARE)}")
     model = answers["model"]
-    if model and _is_shipped(model) != (answer == "smoke"):
-        need = "smoke" if _is_shipped(model) else "laptop, pair, one-gpu, paper or paper-8gpu"
+    made_for = SHIPPED.get(_shipped(model), "")
+    if model and answer != made_for and (made_for or answer in SHIPPED.values()):
+        need = made_for or "laptop, pair, one-gpu, paper or paper-8gpu"
         raise ConfigError(f"hardware: {answer} does not fit the model {model}; choose {need}")
 
 
@@ -244,12 +241,13 @@ def _budgeted(answers: Answers, different: Mapping[str, Any]) -> int:
     return max(1, int(float(found[2]) / each))
 
 
-def _is_shipped(model: str) -> bool:
-    return bool(model) and (model == SHIPPED_MODEL or Path(model).resolve() == PROJECT / SHIPPED_MODEL)
+def _shipped(model: str) -> str:
+    """Return the name of a shipped model as configurations have it, however its folder was written; empty for other models."""
+    return next((name for name in SHIPPED if model and (model == name or Path(model).resolve() == PROJECT / name)), "")
 
 
 def _model_name(model: str) -> str:
     """Return a folder as an absolute path, since runs take a relative one as below the project; hub names stay as they are."""
-    if _is_shipped(model):
-        return SHIPPED_MODEL
+    if shipped := _shipped(model):
+        return shipped
     return str(Path(model).absolute()) if Path(model).is_dir() else model

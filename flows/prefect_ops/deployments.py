@@ -44,7 +44,7 @@ variables, so the server refuses a run that sets any, and a worker has nowhere t
 would be merged with the run's)."""
 NIGHTLY = "0 3 * * *"
 SLUG = "nightly"
-DEFAULT_PRESET = "smoke"
+DEFAULT_PRESET = "quickstart"
 
 
 def deploy(store: str, timezone: str = "UTC") -> list[str]:

@@ -57,6 +57,7 @@ def test_without_other_answers_it_is_the_shipped_configuration_with_a_title_abov
         ({"model": "Qwen/Qwen2.5-Coder-0.5B-Instruct"}, {}),
         ({"hardware": "paper", "model": "some/model"}, {"model.name": "some/model", "model.style": "auto"}),
         ({"hardware": "smoke", "model": "infra/models/seed", "budget": "60"}, {"generations": 60}),
+        ({"hardware": "quickstart", "model": "infra/models/reasoner", "budget": "90"}, {"generations": 90}),
     ],
 )
 def test_it_differs_only_where_the_answers_say(given: dict[str, str], different: dict[str, object], tmp_path: Path) -> None:
@@ -94,7 +95,7 @@ def test_eight_cards_do_eight_times_as_much() -> None:
 @pytest.mark.parametrize(
     ("cards", "memory", "name"),
     [
-        ([], 8e9, "smoke"),
+        ([], 8e9, "quickstart"),
         ([], 16e9, "laptop"),
         ([CARD_16], 16e9, "laptop"),
         ([CARD_24], 16e9, "one-gpu"),
@@ -109,7 +110,8 @@ def test_the_machine_decides_where_nobody_does(cards: list[str], memory: float, 
 def test_the_model_decides_about_the_hardware_before_the_machine_does() -> None:
     assert answers("paper", model="infra/models/seed")["hardware"] == "smoke"
     assert answers("paper", model=str(PROJECT / "infra" / "models" / "seed"))["hardware"] == "smoke"
-    assert answers("smoke", model="some/model")["hardware"] == "laptop"
+    assert answers("paper", model="infra/models/reasoner")["hardware"] == "quickstart"
+    assert answers("smoke", model="some/model")["hardware"] == answers("quickstart", model="some/model")["hardware"] == "laptop"
 
 
 def test_a_folder_becomes_an_absolute_path_since_a_relative_one_starts_at_the_project(tmp_path, monkeypatch) -> None:
@@ -121,10 +123,10 @@ def test_a_folder_becomes_an_absolute_path_since_a_relative_one_starts_at_the_pr
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"hardware": "laptpo"}, r"^hardware: 'laptpo' is not one of smoke, .*; did you mean laptop\?$"),
+        ({"hardware": "laptpo"}, r"^hardware: 'laptpo' is not one of quickstart, .*; did you mean laptop\?$"),
         ({"hardware": "smoke", "model": "some/model"}, "^hardware: smoke does not fit the model some/model; choose laptop, "),
         ({"hardware": "laptop", "model": "infra/models/seed"}, "choose smoke$"),
-        ({"model": "infra/models/reasoner"}, "^model: infra/models/reasoner has a configuration of its own: copy infra/runs/rea"),
+        ({"hardware": "smoke", "model": "infra/models/reasoner"}, "choose quickstart$"),
         ({"population": "4"}, "^population: '4' is neither teachers"),
         ({"population": "0+4"}, "^population: '0"),
         ({"budget": "0"}, "^budget: '0' is neither"),
