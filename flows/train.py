@@ -16,12 +16,15 @@ from pydantic import Field
 
 from flows.config import RunConfig
 from flows.execution import flow_cleanup, gc_tuning, orphan_guard, preflight, ray_cluster
+from flows.execution.idle import nothing_left
 from flows.execution.pools import HERE, Placement, Pools, check_pools
 from flows.execution.session import Session, open_session, session
 from flows.generation import RETRIES, bridged, run_generation
 from flows.monitoring.progress import to_stderr
 from flows.notes import endings
 from flows.notes import publish as notes
+from flows.run.run import Run
+from flows.storage import open_store
 from flows.store.names import RUN_ID
 from stages.core.unavailable import Unavailable
 
@@ -65,13 +68,11 @@ def train(
     by_worker = bool(os.environ.get("PREFECT__FLOW_RUN_ID"))  # not by our command line, which has checked the model
     if by_worker:
         orphan_guard.leave_with_parent()
-    gpu_elsewhere = placement.gpu + placement.ray != ""
-    if by_worker:
-        model_elsewhere = placement.gpu != "" or (placement.ray != "" and placement.sandbox != "")
-        preflight.check(config, store, run_id, gpu_elsewhere, model_elsewhere, placement.sandbox != "")
+    idle = nothing_left(Run(open_store(store), run_id), config.generations)
+    if idle:
+        placement = HERE
     else:
-        preflight.check_machine(config, gpu_elsewhere)
-    check_pools({"sandbox": placement.sandbox, "gpu": placement.gpu})
+        _check(config, store, run_id, placement, by_worker)
     browser = os.environ.get("POPULORA_BROWSER_URL", "")
     one_generation = (
         run_generation.with_options(task_runner=ray_cluster.runner(placement.ray)) if placement.ray else run_generation
@@ -79,7 +80,7 @@ def train(
     with (
         gc_tuning.relaxed_gc(),
         ray_cluster.connected(placement.ray, config) as on_node,
-        open_session(config, run_id, store, placed(placement, config), on_node, log_line(), placement.named()) as current,
+        open_session(config, run_id, store, placed(placement, config), on_node, log_line(), placement.named(), idle) as current,
         notes.publishing(current.run, config, browser),
     ):
         bridged(current.first_generation)  # before the start, too: it removes what is marked as damaged, and knows half a fork
@@ -88,6 +89,17 @@ def train(
         with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), flow_cleanup.children_wait_when_paused():
             _generations(current, one_generation, population)
         return current.finish()
+
+
+def _check(config: RunConfig, store: str, run_id: str, placement: Placement, by_worker: bool) -> None:
+    """Raise for what the run would miss here or in the pools of its placement, before anything is written."""
+    gpu_elsewhere = placement.gpu + placement.ray != ""
+    if by_worker:
+        model_elsewhere = placement.gpu != "" or (placement.ray != "" and placement.sandbox != "")
+        preflight.check(config, store, run_id, gpu_elsewhere, model_elsewhere, placement.sandbox != "")
+    else:
+        preflight.check_machine(config, gpu_elsewhere)
+    check_pools({"sandbox": placement.sandbox, "gpu": placement.gpu})
 
 
 def _generations(current: Session, one_generation: Any, population: dict[str, Any]) -> None:

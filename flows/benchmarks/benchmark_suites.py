@@ -187,8 +187,10 @@ def _settings(arguments: Namespace) -> list[str]:
 
 def _scored(target: BenchmarkTarget, request: BenchmarkRequest) -> pa.Table:
     """Score, and show the progress: a bar on a terminal, elsewhere a line every half minute."""
-    answers = target.given is None and stored(target, request) is None
-    card = one_card(usable(target.config.model.device) if answers else [])
+    there = stored(target, request) is not None
+    if not there:
+        target.run.check_takes_scores()
+    card = one_card([] if there or target.given is not None else usable(target.config.model.device))
     with Display() as display, display.step(request.suite) as shown, card:
         meter = Meter(shown)
         with closing(Backend(target.config, meter)) as backend:

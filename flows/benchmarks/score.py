@@ -53,12 +53,14 @@ def score_run(run: Run, chosen: Chosen, asked: Question, progress: Progress = si
         target, request = targets.of_run(run, contestants, chosen.folder(run)), _request(asked, config)
         there = stored(target, request) is not None
         if not there:
+            run.check_takes_scores()
             check_base(run, config.model.name, Backend(config).model_digest(), BRING_BACK)
         with one_card([] if there else usable(config.model.device)):
             return score_suite(target, request)
     done = run.history.manifest(f"benchmarks/{probe_folder(run, chosen, asked)}/benchmark.json")
     if done is not None and run.holds(done):
         return run.read_table(done.output("scores.parquet"), "scores")
+    run.check_takes_scores()
     with one_card(usable(config.model.device)):
         return _score(run, config, contestants, asked, probe_folder(run, chosen, asked), progress)
 

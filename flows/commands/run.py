@@ -2,7 +2,7 @@
 
 import json
 from argparse import Namespace
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from flows.commands.arguments import (
@@ -42,6 +42,7 @@ def add(command: Add) -> None:
 def run(arguments: Namespace) -> int:
     """Start or resume the run; print a line a generation, then where everything is and what comes next."""
     from flows.benchmarks.learned import learned_text
+    from flows.execution.idle import nothing_left
     from flows.execution.preflight import check_machine, processes
     from flows.execution.recomputation import settled
     from flows.execution.session import check_resumable, check_same_settings
@@ -102,13 +103,18 @@ def run(arguments: Namespace) -> int:
 
         print(submit(config, run_id, store, places))
         return 0
-    check_machine(config, elsewhere)
-    known = Run(open_store(store), run_id).history.description()
+    stored = Run(open_store(store), run_id)
+    idle = nothing_left(stored, config.generations)
+    if not idle:  # a run that is complete is told of anywhere
+        check_machine(config, elsewhere)
+    known = stored.history.description()
     config = settled(pinned(config, known, elsewhere), known, elsewhere=elsewhere)
-    check_resumable(Run(open_store(store), run_id), config)
-    check_room(open_store(store), {run_id: stored_bytes(config)})
+    check_resumable(stored, config)
+    if not idle:
+        check_room(open_store(store), {run_id: stored_bytes(config)})
     follow = program("watch", run_id, *store_option(arguments.store))
-    with early_worker(config, prepare=not places) as check_reachable, command_server() as server_answers:
+    early = nullcontext(lambda: None) if idle else early_worker(config, prepare=not places)
+    with early as check_reachable, command_server() as server_answers:
         from flows.execution.pools import Placement
         from flows.report.report import report as write_report
         from flows.train import train

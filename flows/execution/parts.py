@@ -4,6 +4,7 @@ from flows.backend import Backend
 from flows.benchmarks.schedule import members_at, panels, write_panels
 from flows.benchmarks.score import score_members
 from flows.config import RunConfig
+from flows.run.run import Run
 from flows.run.sharding import split_answers
 from flows.run.stage_io import StageIO
 from flows.stages import stage_of
@@ -39,6 +40,16 @@ def named_parts(io: StageIO, config: RunConfig) -> list[tuple[str, str]]:
     if stage_of(io.stage).shards == "contestants":
         return [(f"{number:02d}", f"{number + 1} of {count}") for number in range(count)]
     return [(Shard(number, count).name, f"{number + 1} of {count}") for number in range(count)]
+
+
+def parts_of(run: Run, config: RunConfig, stage: str, generation: int) -> list[tuple[str, str]]:
+    """Return the named parts of a run's stage.
+
+    A stage that a fork shares has none: with the fork's own settings it might have others.
+    """
+    found = named_parts(StageIO(run, stage, generation, None, config.model.name, config.model.alpha), config)
+    shared = run.manifest(stage, generation) if found else None
+    return [] if shared is not None and any(ref.origin for ref in shared.outputs) else found
 
 
 def step_of(io: StageIO, config: RunConfig) -> Step:

@@ -20,7 +20,7 @@ from flows.choices import check_sources, sources
 from flows.config import PROJECT, ConfigError, RunConfig, differences, dump, identity, priced, with_defaults
 from flows.execution import orphan_guard
 from flows.execution.code_version import own_version
-from flows.execution.parts import named_parts
+from flows.execution.parts import parts_of
 from flows.execution.places import places_for, spare_places
 from flows.execution.ray_cluster import OnNode
 from flows.execution.recomputation import settled
@@ -40,7 +40,6 @@ from flows.run.history import KEPT_OUT, PLACEMENT, check_prompts
 from flows.run.leaking import recorded
 from flows.run.resume import check_base, first_generation
 from flows.run.run import Run
-from flows.run.stage_io import StageIO
 from flows.stages import STAGE_NAMES
 from flows.storage import Damaged, open_store
 from stages.analysis.summary import generation_line
@@ -153,14 +152,8 @@ class Session:
         return reference(finished) if finished else None
 
     def parts(self, stage: str, generation: int) -> list[tuple[str, str]]:
-        """Return a stage's parts, each with its members: groups of an update, shards of generation; none if it runs whole.
-
-        A stage that a fork shares has none either: with the fork's own settings it might have others.
-        """
-        io = StageIO(self.run, stage, generation, None, self.config.model.name, self.config.model.alpha)
-        found = named_parts(io, self.config)
-        shared = self.run.manifest(stage, generation) if found else None
-        return [] if shared is not None and any(ref.origin for ref in shared.outputs) else found
+        """Return a stage's parts, each with its members: groups of an update, shards of generation; none if it runs whole."""
+        return parts_of(self.run, self.config, stage, generation)
 
     @property
     def cluster(self) -> bool:
@@ -228,10 +221,12 @@ def open_session(
     on_node: OnNode | None = None,
     say: Callable[[str], None] = to_stderr,
     placement: Mapping[str, str] | None = None,
+    idle: bool = False,
 ) -> Iterator[Session]:
     """Hold the run's lease, and write run.json or check that it matches. Workers start when first needed, one a place.
 
-    `say` takes lines about long steps where there is no terminal. run.json of a new run records the `placement`.
+    `say` takes lines about long steps where there is no terminal. run.json of a new run records the `placement`. No card
+    is looked for where the run is `idle`: nothing is left to compute.
 
     Raises ConfigError when the store holds another run under this id, naming the keys that differ.
     """
@@ -239,7 +234,7 @@ def open_session(
     store = open_store(store_url)
     orphan_guard.start()
     gpu_elsewhere = on_node is not None or (elsewhere is not None and elsewhere.takes("solve"))
-    places = [] if gpu_elsewhere else places_for(config)
+    places = [] if gpu_elsewhere or idle else places_for(config)
     slots = Slots(places, Tenant(config.threads))
     working = Working()
     judged_here = on_node is None and not (elsewhere is not None and (elsewhere.takes("solve") or elsewhere.takes("verify")))
@@ -254,7 +249,7 @@ def open_session(
         config = settled(priced(hub_models.pinned(config, known, gpu_elsewhere), known), known, gpu_elsewhere)
         check_resumable(run, config)  # under the lease: before that, another process may still create or change the run
         run.describe(dump(config), versions(config, known), clock() | ({PLACEMENT: dict(placement)} if placement else {}))
-        spare = (spare_shards(config), "" if gpu_elsewhere else spare_places(config, places))
+        spare = (spare_shards(config), "" if gpu_elsewhere or idle else spare_places(config, places))
         for line in filter(None, spare):
             display.print(line)
         with as_current(Session(config, run, workers, display, elsewhere, on_node, working, verdicts)) as current:

@@ -93,7 +93,10 @@ class TensorBoard:
 
 
 class MLflow:
-    """A run of the experiment `populora` at a tracking URI: a server, `sqlite:///file.db`, or a folder."""
+    """A run of the experiment `populora` at a tracking URI: a server, or `sqlite:///file.db`.
+
+    A folder, too, if MLFLOW_ALLOW_FILE_STORE is set; by default MLflow no longer takes one.
+    """
 
     def __init__(self, target: str, run_id: str, config: Json, begun: str) -> None:
         mlflow = needed("mlflow", "mlflow")

@@ -90,6 +90,15 @@ def obstacle(run: Run, damaged: Collection[str]) -> Obstacle | None:
         return None
 
 
+def intact(run: Run) -> bool:
+    """Return whether a resume enters the newest generation begun: no manifest is missing, and no output missing or marked.
+
+    Walks every manifest. Changes nothing, and needs no lease. Raises Damaged if the chain is broken.
+    """
+    damaged = _still_damaged(run)
+    return _gaps(run, _present(run, damaged), damaged).first is None
+
+
 def _present(run: Run, damaged: Collection[str]) -> set[str]:
     """Return the names of what the run holds, and of what retention removed.
 

@@ -6,6 +6,7 @@ other bytes are removed, but only by the holder of the run's lease. Names passed
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 
 import pyarrow as pa
@@ -225,6 +226,13 @@ class Run:
         """Commit `benchmarks/{folder}/benchmark.json`, outside the chain and the fence, so that training continues meanwhile."""
         mine = Manifest(self.run_id, None, "benchmark", "", tuple(inputs), tuple(outputs), counts, versions, clock)
         return self.commit_as(f"benchmarks/{folder}/benchmark.json", mine)
+
+    def check_takes_scores(self) -> None:
+        """Raise what the store says to a file under `benchmarks/`, before hours of scoring: one is written and removed."""
+        place = self.history.place("benchmarks/.check")
+        self.store.replace(place, b"")
+        with suppress(StoreRefused):  # whoever may not remove may still write
+            self.store.delete(place)
 
     def manifest(self, stage: str, generation: int | None = None, part: str | None = None) -> Manifest | None:
         """Return the manifest of a stage (or part), or None if it has not committed."""

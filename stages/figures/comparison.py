@@ -14,8 +14,9 @@ import pyarrow as pa
 from stages.core.statistics.paired import over_runs, over_seeds
 from stages.figures.measures import COLOURS, CURVES, UNITS, colours_of
 from stages.figures.panels import INK, MUTED, SMALL
-from stages.figures.plates import Plate, canvas, label, legend
+from stages.figures.plates import LINE_INCHES, Plate, canvas, label, legend
 
+PAIR_LETTERS = 30  # of a line that names two arms beside the axes
 Row = Mapping[str, Any]
 Scored = dict[int, tuple[float, float]]
 """The scored states of a run: amount of a budget and score, by generations trained."""
@@ -107,7 +108,9 @@ def forest(differences: pa.Table, alpha: float) -> Plate:
     rows = differences.to_pylist()
     if not rows:
         return plate
-    figure, (ax,) = canvas(question, height=1.2 + 0.36 * len(rows))
+    names = [textwrap.fill(f"{row['first']} − {row['second']} (n={row['n']})", PAIR_LETTERS) for row in reversed(rows)]
+    most = max(name.count("\n") for name in names)
+    figure, (ax,) = canvas(question, height=1.2 + (0.36 + LINE_INCHES * most) * len(rows))
     for place, row in enumerate(reversed(rows)):
         confirmatory = row["label"] == "confirmatory"
         middle = 100 * row["difference"]
@@ -116,9 +119,9 @@ def forest(differences: pa.Table, alpha: float) -> Plate:
         if row["low"] is not None:
             ax.plot([100 * row["low"], 100 * row["high"]], [place, place], color=INK, linewidth=1.8 if confirmatory else 1.0)
         ax.plot([middle], [place], "D" if confirmatory else "o", color=INK, markersize=5 if confirmatory else 4)
-    ax.set_yticks(
-        range(len(rows)), [f"{row['first']} − {row['second']} (n={row['n']})" for row in reversed(rows)], fontsize=SMALL
-    )
+    ax.set_yticks(range(len(rows)), names, fontsize=SMALL)
+    if most:
+        ax.set_ylim(-0.6, len(rows) - 0.4)  # several lines reach further than their point
     ax.axvline(0, color=MUTED, linewidth=0.8)
     label(ax, "", "difference of scores (percentage points)")
     marked = "The diamond is the confirmatory comparison. " if any(row["label"] == "confirmatory" for row in rows) else ""

@@ -6,7 +6,7 @@ those of `panels.py`. In an SVG made for a page each colour becomes a CSS variab
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import fill
 from typing import Any
@@ -54,6 +54,12 @@ class Plate:
 
 
 Y_LETTERS = 32  # of a line beside the axes: a longer one reaches into the title
+HANDLE, PAD, SPACING = 2.2, 0.4, 0.8  # of a legend: its key, and what is between key, name and next column, in letters' heights
+LETTER = 0.57  # mean width of a letter, in letters' heights
+LEGEND_SHARE = 0.97  # of the width, which a legend may take: a wider one squeezes the axes
+LEGEND_LETTERS = 56  # of a line of a name, alone in its row
+LINE_INCHES = 0.17
+POINTS = 72  # in an inch
 _NUMBERS = "populora_lines"  # they stay with the axes that show them, so that a page's numbers cannot differ from its picture
 
 
@@ -114,14 +120,32 @@ def label(ax: Any, y: str, x: str = "generation", panel: str = "") -> None:
 
 
 def legend(ax: Any, columns: int = 3, handles: Sequence[Any] | None = None) -> None:
-    """A legend above the axes, where it hides nothing."""
-    given = {} if handles is None else {"handles": list(handles)}
-    if handles is None and not ax.get_legend_handles_labels()[0]:
+    """A legend above the axes, where it hides nothing; below all axes of the figure if its names are too long for that."""
+    drawn, names = ax.get_legend_handles_labels() if handles is None else (handles, [one.get_label() for one in handles])
+    if not names:
         return
-    ax.legend(
-        loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=columns, frameon=False, fontsize=SMALL, labelcolor=INK,
-        borderaxespad=0.1, handlelength=2.2, columnspacing=0.8, handletextpad=0.4, **given,
-    )  # fmt: skip
+    looks = {"frameon": False, "fontsize": SMALL, "labelcolor": INK, "borderaxespad": 0.1, "handlelength": HANDLE}
+    looks |= {"columnspacing": SPACING, "handletextpad": PAD}
+    if _fits(names, columns, 1 / ax.get_gridspec().ncols):
+        ax.legend(drawn, names, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=columns, **looks)
+    else:
+        _legend_below(ax.figure, drawn, names, columns, looks)
+
+
+def _legend_below(figure: Figure, drawn: Sequence[Any], names: Sequence[str], columns: int, looks: Mapping[str, Any]) -> None:
+    """Write long names below the axes, in as many columns as fit, and make the figure taller by what they take."""
+    across = next((count for count in range(columns, 1, -1) if _fits(names, count)), 1)
+    wrapped = [fill(name, LEGEND_LETTERS) for name in names]
+    lines = max(sum(name.count("\n") + 1 for name in some) for some in np.array_split(wrapped, across))
+    figure.set_figheight(figure.get_figheight() + lines * LINE_INCHES)
+    figure.legend(drawn, wrapped, loc="outside lower left", ncols=across, **looks)
+
+
+def _fits(names: Sequence[str], columns: int, share: float = 1.0) -> bool:
+    """Return whether a legend is narrow enough for a share of the figure's width."""
+    letters = [max(map(len, some)) for some in np.array_split(names, min(columns, len(names)))]
+    points = SMALL * (sum(LETTER * count + HANDLE + PAD for count in letters) + SPACING * (len(letters) - 1))
+    return points < LEGEND_SHARE * share * WIDTH * POINTS
 
 
 def curve(ax: Any, values: Series, colour: str, name: str, style: str = "", scale: float = 1.0, dashes: str = "") -> None:

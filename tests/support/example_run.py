@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from flows.backend import Backend
 from flows.config import RunConfig, dump
+from flows.execution.parts import parts_of
 from flows.run.earlier_index import write_segment
 from flows.run.earlier_reader import EarlierReader
 from flows.run.run import Manifest, Ref, Run
@@ -37,22 +39,25 @@ CONFIG = RunConfig.model_validate(
     }
 )
 CLOCK = {"started": 1.0, "host": "here"}
+NO_MODEL = "0" * 64
 
 
-def build(run: Run, generations: int = 2, config: RunConfig = CONFIG, unindexed: int = 0) -> Run:
+def build(run: Run, generations: int = 2, config: RunConfig = CONFIG, unindexed: int = 0, complete: bool = False) -> Run:
     """Writes `generations` whole generations, evolution after each but the last.
 
-    The first `unindexed` of them have no index of earlier tasks, as versions until 0.2 wrote them.
+    The first `unindexed` of them have no index of earlier tasks, as versions until 0.2 wrote them. A `complete` run has all
+    manifests and begins on the model of its configuration: the command line resumes it.
     """
-    run.describe(dump(config), {"base_model": "0" * 64}, CLOCK)
-    population = start(run)
+    run.describe(dump(config), {"base_model": NO_MODEL}, CLOCK)
+    population = start(run, base_model=Backend(config).model_digest() if complete else NO_MODEL)
     for generation in range(generations):
         last = generation == generations - 1
-        population = one_generation(run, population, generation, last, indexed=generation >= unindexed)
+        indexed = generation >= unindexed
+        population = one_generation(run, population, generation, last, indexed, whole=config if complete else None)
     return run
 
 
-def start(run: Run, weights: Adapter | None = None, model: str = "0" * 64) -> list[Member]:
+def start(run: Run, weights: Adapter | None = None, base_model: str = NO_MODEL) -> list[Member]:
     """Starting adapters, all equal, population and seeds."""
     digests, refs = {}, []
     for member_id in ("t0", "t1", "s0", "s1"):
@@ -62,23 +67,37 @@ def start(run: Run, weights: Adapter | None = None, model: str = "0" * 64) -> li
     rows = [rating_row(member) for member in members]
     refs.append(run.write_table(None, "population", tables.table(rows, tables.RATINGS)))
     refs.append(run.write_table(None, "seeds", tables.table([seed_row(kind) for kind in KINDS], tables.SEEDS)))
-    run.commit("start", None, [], refs, {"seeds": 3}, {"base_model": model}, CLOCK)
+    run.commit("start", None, [], refs, {"seeds": 3}, {"base_model": base_model}, CLOCK)
     return members
 
 
 def one_generation(
-    run: Run, population: list[Member], generation: int, last: bool, indexed: bool = True, idle: Collection[str] = ()
+    run: Run,
+    population: list[Member],
+    generation: int,
+    last: bool,
+    indexed: bool = True,
+    idle: Collection[str] = (),
+    whole: RunConfig | None = None,
 ) -> list[Member]:
-    """All stages of a generation, in which some members take no step; returns the population of the next one."""
+    """All stages of a generation, in which some members take no step; returns the population of the next one.
+
+    A `whole` one has the parts of that configuration's update, and if it is the last, a benchmark. Neither wrote anything.
+    """
     state = play(run, population, generation, indexed)
     commit = partial(_commit, run, population, generation, state)
     inputs = [state[name] for name in ("proposals", "tasks", "rollouts", "grades")]
     commit("reward", "samples", reward(*inputs, populora, reinforce_plus_plus_baseline, "group", 0), ("grades",))
+    if whole is not None:
+        for part, _ in parts_of(run, whole, "update", generation):
+            run.commit("update", generation, [], [], {}, {}, CLOCK, part)
     made, refs = _updated(run, [member for member in population if member.member_id not in idle], generation)
     metrics = [{"name": "solve.rate", "value": 0.5, "member_id": None, "role": None, "kind": None}]
     commit("update", "metrics", tables.table(metrics, tables.METRICS), ("samples",), tuple(refs))
     rated = rate(population, state["matches"], state["tasks"], state["grades"], made, Scale(), 0.02, 3.0)
     commit("rate", "ratings", rated, ("grades",))
+    if whole is not None and last:
+        run.commit("benchmark", generation, [], [], {}, {}, CLOCK)
     trained = population_after(rated, tables.OFFSPRING.empty_table(), generation)
     row, refs = ([], []) if last else _offspring(run, trained, generation)
     commit("evolve", "offspring", tables.table(row, tables.OFFSPRING), ("ratings",), tuple(refs))

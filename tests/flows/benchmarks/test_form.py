@@ -176,6 +176,11 @@ REFUSED = [
     (["--model", "somewhere", "--against", "0"], "compares generations of RUN"),
     (["smoke", "--adapter", "s0-start", "--against", "0"], "compares generations of RUN"),
     (["smoke", "--contamination", "--against", "0"], "compares generations of RUN"),
+    (["smoke", "--contamination", "--dry-run"], "--contamination generates nothing; leave out --dry-run"),
+    (
+        ["smoke", "--contamination", "--problems", "dev-*"],
+        "compares all problems of a suite; leave out --problems",
+    ),
     (["smoke", "--members", "s0-g0001", "--against", "0"], "choose them with students, all or top:N"),
     (["smoke", "--against", "-2"], "-2: give a generation, or -1 for the start"),
     (

@@ -1,5 +1,6 @@
-"""PEFT folders as the target of a benchmark: the scale that PEFT would use, or a refusal."""
+"""PEFT folders as the target of a benchmark: the scale that PEFT would use, or a refusal; and files that cannot be read."""
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from flows.benchmarks.targets import LONGEST, _folder, _peft, of_completions
+from flows.cli import main
 from flows.config import ConfigError
 from flows.storage import open_store
 
@@ -58,12 +60,34 @@ def test_a_long_name_of_a_folder_ends_with_a_digest_of_all_of_it() -> None:
     assert _folder("smoke s0/g1") == "smoke-s0-g1"
 
 
+CORRUPT = gzip.compress(b"", mtime=0)[:10] + b"\xff" * 10
+"""A gzip file whose head is whole: what follows begins with a kind of block that there is not."""
+
+
 @pytest.mark.parametrize(
     ("name", "data"),
-    [("a.jsonl", b"\xff\xfe"), ("a.jsonl.gz", b"no gzip"), ("a.parquet", b"none"), ("b.jsonl", b'{"problem_id": ["x"]}')],
+    [
+        ("a.jsonl", b"\xff\xfe"),
+        ("a.jsonl.gz", b"no gzip"),
+        ("c.jsonl.gz", CORRUPT),
+        ("a.parquet", b"none"),
+        ("b.jsonl", b'{"problem_id": ["x"]}'),
+    ],
 )
 def test_a_file_of_completions_that_cannot_be_read_is_named(name: str, data: bytes, tmp_path: Path) -> None:
     file = tmp_path / name
     file.write_bytes(data)
     with pytest.raises(ConfigError, match=rf"^{name}"):
         of_completions(open_store(str(tmp_path / "runs")), file, [])
+
+
+def test_a_suite_s_file_that_is_corrupt_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "HumanEvalPlus.jsonl.gz").write_bytes(CORRUPT)
+    (tmp_path / "made.jsonl").write_text("")
+    words = ["--suite", "humaneval-plus", "--data", str(tmp_path), "--completions", str(tmp_path / "made.jsonl")]
+    assert main(["benchmark", *words, "--store", str(tmp_path / "runs")]) == 2
+    said = capsys.readouterr().err
+    assert (
+        said.startswith("populora: HumanEvalPlus.jsonl.gz: cannot be read: Error -3 while decompressing")
+        and said.count("\n") == 1
+    )

@@ -123,7 +123,7 @@ def damaged_run(folder: Path, uri: str, generations: int = 2) -> str:
     with hold(store, "r") as epoch:
         run = Run(store, "r", epoch)
         run.describe(dump(config), {"choices": {}}, CLOCK)
-        population = example_run.start(run, model=Backend(config).model_digest())
+        population = example_run.start(run, base_model=Backend(config).model_digest())
         for number in range(2):
             population = example_run.one_generation(run, population, number, number == 1)
     (folder / "r" / uri).write_text("{")

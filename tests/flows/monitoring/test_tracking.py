@@ -11,7 +11,7 @@ from flows.cli import main
 from flows.config import ConfigError
 from flows.monitoring.run_tables import RunTables
 from flows.monitoring.tracking import SINKS, opened, track, values
-from flows.monitoring.tracking_sinks import _Marker
+from flows.monitoring.tracking_sinks import BEGUN, _Marker
 from flows.run.run import Run
 from flows.storage import NotStored, StoreUnavailable
 from flows.store.file_store import FileStore
@@ -104,6 +104,23 @@ def test_mlflow_holds_the_numbers_once_and_the_settings(run, tmp_path):
         assert [step for step, _ in history] == [0, 1]
         if name != "alarms":
             assert history == [(generation, numbers[name]) for generation, numbers in expected(run).items()]
+
+
+def test_an_mlflow_run_says_which_run_its_numbers_are_of(tmp_path, monkeypatch):
+    """One that an earlier version made has no tag, and is continued."""
+    mlflow = pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # a folder is made at once, a database takes seconds
+    to = f"mlflow:{tmp_path}"
+    first = opened(to, "run", {}, "c0de")
+    first.write(7, 0.0, {"solve.rate": 0.5})
+    client = mlflow.tracking.MlflowClient(str(tmp_path))
+    (found,) = client.search_runs([client.get_experiment_by_name("populora").experiment_id])
+    assert found.data.tags[BEGUN] == "c0de" and opened(to, "run", {}, "c0de").last() == 7
+    with pytest.raises(ConfigError, match="holds the numbers of another run of this name; remove them, or give another"):
+        opened(to, "run", {}, "beef")
+    assert opened(to, "other", {}, "beef").last() == -1
+    client.delete_tag(found.info.run_id, BEGUN)
+    assert opened(to, "run", {}, "beef").last() == 7
 
 
 @pytest.mark.slow

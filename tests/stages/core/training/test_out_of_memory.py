@@ -69,6 +69,19 @@ def measures(adapters: dict[str, Adapter], samples: pa.Table) -> dict[str, Calla
     }
 
 
+@pytest.mark.parametrize("name", ["update", "gradients"])
+def test_a_device_that_is_full_again_says_what_was_tried_and_what_to_do(name: str, adapters: dict[str, Adapter]) -> None:
+    trainer = Exhausted(lora_of(), PAD, SETTINGS)
+    trainer.failures = 2
+    with pytest.raises(torch.OutOfMemoryError) as raised:
+        measures(adapters, sample_rows(adapters))[name](trainer)
+    assert str(raised.value) == (
+        "out of memory in the update, also with passes of 48 tokens; "
+        "fork the run with a smaller learning.row_tokens, shorter completions or fewer adapters in a pass"
+    )
+    assert trainer.budgets == [96, 48] and str(raised.value.__cause__) == "full"
+
+
 @pytest.mark.parametrize("name", ["update", "gradients", "drift"])
 def test_memory_is_given_back_after_an_error(name: str, adapters: dict[str, Adapter], monkeypatch: pytest.MonkeyPatch) -> None:
     trainer, given = Exhausted(lora_of(), PAD, SETTINGS), list[str]()
