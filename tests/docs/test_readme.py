@@ -57,9 +57,9 @@ def test_make_bench_runs_every_measurement() -> None:
 def test_what_the_documented_commands_write_here_is_ignored_by_git() -> None:
     if not (PROJECT / ".git").exists():
         pytest.skip("not a git checkout")
-    names = ["my-run.toml", "gpu-check.json", "smoke-report.html", "big-report.html", "figures/rating.svg", "merged/config.json"]
+    names = ["my-run.toml", "gpu-check.json", "quickstart-report.html", "big-report.html", "figures/rating.svg", "merged/config.json"]
     names += [
-        f"{folder}/README.md" for folder in ("smoke-site", "smoke-tasks", "smoke-s0-g0004", "first-s12-start", "one-a0-g0001")
+        f"{folder}/README.md" for folder in ("quickstart-site", "quickstart-tasks", "quickstart-s0-g0004", "first-s12-start", "one-a0-g0001")
     ]
     kept = ["README.md", "flows/figures/rating.svg", "infra/runs/my-run.toml", "docs/evidence/smoke-site/index.html"]
     listed = subprocess.run(

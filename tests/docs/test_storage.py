@@ -16,11 +16,11 @@ PAGE = (Path(__file__).parents[2] / "docs" / "storage.md").read_text(encoding="u
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `runs/smoke` in it."""
+    """A folder with `runs/quickstart` in it."""
     made = tmp_path_factory.mktemp("project")
     store = open_store(str(made / "runs"))
-    with hold(store, "smoke") as epoch:
-        example_run.build(Run(store, "smoke", epoch), 2)
+    with hold(store, "quickstart") as epoch:
+        example_run.build(Run(store, "quickstart", epoch), 2)
     return made
 
 

@@ -63,7 +63,7 @@ def test_a_users_mistake_is_one_line_and_code_2(arguments: tuple[str, ...], word
     assert done.returncode == 2, done.stderr
     assert done.stderr.count("\n") == 1
     assert word in done.stderr
-    assert not (tmp_path / "store" / "smoke").exists()
+    assert not (tmp_path / "store" / "quickstart").exists()
 
 
 @pytest.mark.parametrize("words", [("status", "r"), ("run", "--resume", "r"), ("run", "-c", "chaos", "--run-id", "r")])
@@ -137,7 +137,7 @@ def test_a_request_that_means_nothing_is_refused(
 def test_docker_that_does_not_answer_is_code_3_and_nothing_is_written(tmp_path: Path) -> None:
     done = populora("run", "--store", str(tmp_path / "store"), DOCKER_HOST="unix:///nowhere/docker.sock")
     assert (done.returncode, done.stderr.count("\n")) == (3, 1), done.stderr
-    assert not (tmp_path / "store" / "smoke").exists()
+    assert not (tmp_path / "store" / "quickstart").exists()
 
 
 def test_a_store_that_cannot_be_written_is_refused_in_one_line(tmp_path: Path) -> None:
