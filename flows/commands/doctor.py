@@ -26,7 +26,8 @@ from stages.core.sandbox.protocol import IMAGE as SANDBOX_IMAGE
 PROJECT = Path(__file__).resolve().parents[2]
 DISTRIBUTION = "populora-pipeline"
 SANDBOX_FOLDER = "containers/sandbox"
-SEED_MODEL = ("config.json", "model.safetensors", "tokenizer.json")
+MODEL_FILES = ("config.json", "model.safetensors", "tokenizer.json")
+SHIPPED = ("reasoner", "seed")
 LEAST_PYTHON = (3, 11)
 LEAST_FREE_GB = 2.0
 READY, NOT_READY = 0, 3
@@ -71,7 +72,7 @@ def examine(store_url: str | None) -> Iterator[MachineCheck]:
         ("packages", _packages),
         ("torch", _torch),
         ("Docker", _docker),
-        ("seed model", _seed_model),
+        ("models", _shipped_models),
         ("store", lambda: _store(store_url)),
         ("vLLM", _vllm),
     )
@@ -80,7 +81,7 @@ def examine(store_url: str | None) -> Iterator[MachineCheck]:
 def essentials(seconds: float = 3) -> Iterator[MachineCheck]:
     """The findings without which no run starts, quickly: the daemon gets this many seconds for an answer."""
     yield from _findings(
-        ("Python", _python), ("packages", _packages), ("Docker", lambda: _docker(seconds)), ("seed model", _seed_model)
+        ("Python", _python), ("packages", _packages), ("Docker", lambda: _docker(seconds)), ("models", _shipped_models)
     )
 
 
@@ -244,15 +245,16 @@ def _digest(folder: str) -> str:
     return found.hexdigest()
 
 
-def _seed_model() -> Iterator[MachineCheck]:
-    folder = PROJECT / "infra" / "models" / "seed"
-    missing = [name for name in SEED_MODEL if not (folder / name).is_file()]
-    if missing:
-        yield MachineCheck("seed model", False, f"{', '.join(missing)} missing in {folder}", "git checkout -- infra/models/seed")
-    else:
-        yield MachineCheck(
-            "seed model", True, f"{sum(file.stat().st_size for file in folder.iterdir()) / 1e6:.1f} MB in {folder}"
-        )
+def _shipped_models() -> Iterator[MachineCheck]:
+    for model in SHIPPED:
+        folder = PROJECT / "infra" / "models" / model
+        missing = [name for name in MODEL_FILES if not (folder / name).is_file()]
+        if missing:
+            said = f"{', '.join(missing)} missing in {folder}"
+            yield MachineCheck(f"model {model}", False, said, f"git checkout -- infra/models/{model}")
+        else:
+            size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
+            yield MachineCheck(f"model {model}", True, f"{size:.1f} MB in {folder}")
 
 
 def _store(store_url: str | None) -> Iterator[MachineCheck]:
