@@ -1,5 +1,5 @@
 # PopuLoRA Pipeline. `make run` and `make test` set up everything they need; both start quickly if nothing has changed.
-# Pass further options to a command with ARGS: make run ARGS="--set generations=8", make test ARGS="-k reward".
+# Pass further options to a command with ARGS: make run ARGS="--set generations=16", make test ARGS="-k reward".
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-all check docs gpu-check bench vllm up down stack logs link images

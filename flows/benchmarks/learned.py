@@ -1,4 +1,4 @@
-"""What a run has learned, in one line: the change of its members' score from the start to the newest benchmark."""
+"""What a run has learned: the change of its members' score from the start to the newest benchmark."""
 
 from collections.abc import Sequence
 
