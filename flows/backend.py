@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.added_rewards import check_added_rewards
-from flows.benchmarks.own_suites import OwnSuites, check_probe
+from flows.benchmarks.own_suites import OwnSuites
 from flows.benchmarks.suite_data import check_suites, suite_of
 from flows.choices import choose, estimator_of, gates_of, operators_of
 from flows.config import PROJECT, ConfigError, RunConfig
@@ -67,7 +67,7 @@ class Backend:
         if self.config.propose.curriculum:
             check_curriculum(self.config)
         gates_of(self.config)
-        check_probe(self.config.benchmark)
+        self.suites.file(self.config.benchmark.suite)
         for suite in self.config.benchmark.suites:
             suite_of(suite)
         return rule

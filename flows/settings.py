@@ -493,7 +493,8 @@ class BenchmarkRule(Group):
     suite: str = Field(
         "probe-dev",
         title="Probe",
-        description="The project's own suite: probe-dev, probe-test, staircase-dev or staircase-test.",
+        description="The project's own suite: probe-dev, probe-test, staircase-dev or staircase-test; or one kind of it, such as "
+        "staircase-dev-deduction.",
     )
     suites: tuple[str, ...] = Field(
         (),
@@ -505,11 +506,6 @@ class BenchmarkRule(Group):
     )
     limit: Count = Field(
         0, title="Problems", description="Number of problems, spread evenly over kinds and bands. 0 uses all of them."
-    )
-    problems: str = Field(
-        "",
-        title="Pattern of problems",
-        description="Only problems of the probe whose ids match this shell pattern, such as dev-deduction-*. Empty: all.",
     )
     attempts: Count = Field(0, title="Sampled attempts", description="In addition to the greedy attempt, for pass@k.")
     members: Literal["all", "students"] = Field("students", title="Members", description="Which members are scored.")

@@ -334,7 +334,7 @@ def benchmark(io: StageIO, config: RunConfig, backend: Backend) -> None:
     if not (everybody := list(panels(io, config))):
         return
     chosen = shared(everybody, config.engine.shards, io.part)
-    problems = chosen_problems(backend.suites.problems(rule.suite), rule.limit, rule.problems)
+    problems = chosen_problems(backend.suites.problems(rule.suite), rule.limit)
     plan = probe_plan(rule.suite, config, backend, rule.attempts)
     answers = [_answers(panel, io, backend, problems, plan) for panel in chosen]
     if io.part is None:

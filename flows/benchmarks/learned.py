@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from flows.benchmarks.own_suites import STAIRCASE
 from flows.benchmarks.schedule import start_folder
 from flows.config import RunConfig
 from flows.run.manifest import Ref
@@ -16,7 +17,7 @@ BAND = " band "
 def learned_text(run: Run, config: RunConfig) -> str | None:
     """Return the change since the start, paired problem by problem, members averaged within each; None if either is not scored.
 
-    The suite is the project's own one, `benchmark.suite`, all kinds of `benchmark.problems` together, answered greedily and, with
+    The suite is the project's own one, `benchmark.suite`, all kinds together, answered greedily and, with
     `benchmark.attempts`, also by one sample at temperature 1. Where all problems are of one kind, a second line has the share
     that one sample solves of each band or depth.
     """
@@ -31,16 +32,15 @@ def learned_text(run: Run, config: RunConfig) -> str | None:
     of = {change.measure: change for change in changes if change.group == "all"}
     members = len(set(answers["member_id"].to_pylist()))
     who = "one member" if members == 1 else f"mean of {members} members"
-    asked = ", ".join(filter(None, (suite, config.benchmark.problems)))
     sampled = f"; one sample: {_change(of[SAMPLED])}, {_levels(of[SAMPLED])}" if SAMPLED in of else ""
-    levels = "".join(f"\n{line}" for line in _by_level(changes))
+    levels = "".join(f"\n{line}" for line in _by_level(changes, "depth" if suite in STAIRCASE else "band"))
     return (
-        f"{_change(of[GREEDY])} points on {of[GREEDY].found.problems} held-out problems ({asked}): "
+        f"{_change(of[GREEDY])} points on {of[GREEDY].found.problems} held-out problems ({suite}): "
         f"{_levels(of[GREEDY])} after generation {generation} ({who}, greedy){sampled}{levels}"
     )
 
 
-def _by_level(changes: Sequence[ScoreChange]) -> list[str]:
+def _by_level(changes: Sequence[ScoreChange], step: str) -> list[str]:
     """Return a line with the sampled levels by band or depth, if the problems are of one kind."""
     sampled = [one for one in changes if one.measure == SAMPLED]
     kinds = [one.group for one in sampled if one.group != "all" and BAND not in one.group]
@@ -48,7 +48,7 @@ def _by_level(changes: Sequence[ScoreChange]) -> list[str]:
     if len(kinds) != 1 or len(fine) < 2:
         return []
     levels = "  ".join(f"{level}: {100 * one.before:.0f} → {100 * one.after:.0f}" for level, one in fine)
-    return [f"{kinds[0]} by depth, percent that one sample solves: {levels}"]
+    return [f"           {kinds[0]} by {step}, percent that one sample solves: {levels}"]
 
 
 def _scores(run: Run, generation: int | None, answers: Ref) -> Ref:

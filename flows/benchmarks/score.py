@@ -13,9 +13,9 @@ import pyarrow as pa
 from flows.backend import Backend
 from flows.benchmarks import targets
 from flows.benchmarks.members import Chosen, config_of, folder_of_generation
-from flows.benchmarks.own_suites import PROBE, own_problems
+from flows.benchmarks.own_suites import PROBE
 from flows.benchmarks.suite_data import suite_of, suites_folder
-from flows.benchmarks.suite_score import BenchmarkRequest, folder_of, problems_of, score_suite, stored, style_of
+from flows.benchmarks.suite_score import BenchmarkRequest, folder_of, own_problems, problems_of, score_suite, stored, style_of
 from flows.cards import one_card, usable
 from flows.config import RunConfig
 from flows.run import hub_models

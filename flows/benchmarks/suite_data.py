@@ -34,7 +34,7 @@ SAMPLES = own_suites.SUITES / "samples"
 
 def suite_names() -> list[str]:
     """Return the names of all suites, the project's own first."""
-    return ["probe-dev", "probe-test", "staircase-dev", "staircase-test", *sorted(SUITES)]
+    return [*own_suites.PROBE, *sorted(SUITES)]
 
 
 def suite_of(name: str) -> Suite:

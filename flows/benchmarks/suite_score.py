@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from flows.backend import HOME_PYTHON, Backend
 from flows.benchmarks import suite_data
-from flows.benchmarks.own_suites import PROBE, own_problems
+from flows.benchmarks.own_suites import PROBE, OwnSuites
 from flows.benchmarks.targets import BenchmarkTarget
 from flows.config import ConfigError
 from flows.run import hub_models
@@ -82,6 +82,14 @@ def problems_of(
         return stage.probe_problems(own_problems(suite, limit, pattern))
     try:
         return tuple(chosen(suite_data.load(suite, data), limit, since, until, pattern))
+    except BadSuite as error:
+        raise ConfigError(f"suite {suite}: {error}") from error
+
+
+def own_problems(suite: str, limit: int, pattern: str = "") -> pa.Table:
+    """Return the problems of one of the project's own suites. Raises ConfigError."""
+    try:
+        return stage.chosen_problems(OwnSuites().problems(suite), limit, pattern)
     except BadSuite as error:
         raise ConfigError(f"suite {suite}: {error}") from error
 

@@ -105,7 +105,7 @@ def run(arguments: Namespace) -> int:
         return 0
     stored = Run(open_store(store), run_id)
     idle = nothing_left(stored, config.generations)
-    if not idle:  # a run that is complete is told of anywhere
+    if not idle:  # nothing is computed: the report and the digest need no card, engine or sandbox
         check_machine(config, elsewhere)
     known = stored.history.description()
     config = settled(pinned(config, known, elsewhere), known, elsewhere=elsewhere)
@@ -153,10 +153,10 @@ def _following(run_id: str, config: RunConfig, store: str) -> str:
 
 def _check_suites(config: RunConfig) -> None:
     """Raise ConfigError for a suite that does not exist, or in the place of the other kind."""
-    from flows.benchmarks.own_suites import PROBE, check_probe
+    from flows.benchmarks.own_suites import PROBE, OwnSuites
     from flows.benchmarks.suite_data import suite_of
 
-    check_probe(config.benchmark)
+    OwnSuites().file(config.benchmark.suite)
     for suite in config.benchmark.suites:
         if suite in PROBE:
             raise ConfigError(

@@ -1,10 +1,10 @@
-"""Whether a run has anything left to compute. Without it, a run needs no card, engine, sandbox or other machine."""
+"""Whether a run has anything left to compute. If not, it needs no card, vLLM, sandbox or other machine."""
 
 from collections.abc import Iterator
 
 from flows.config import ConfigError, RunConfig, apply
 from flows.execution.parts import parts_of
-from flows.run.planned import GENERATIONS, benchmarks_at
+from flows.run.planned import GENERATIONS
 from flows.run.resume import intact
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
@@ -14,15 +14,16 @@ from flows.storage import Damaged
 def nothing_left(run: Run, generations: int) -> bool:
     """Return whether a resume to so many generations would compute nothing.
 
-    Each step of the last generation is finished, and nothing of an earlier one is missing or marked as damaged. Only a run that
-    has its last manifests is looked at closely.
+    The start and each step of the last generation are finished, and nothing between them is missing or marked as damaged. Only a
+    run that has its last manifests is looked at closely.
     """
     description = run.history.description()
     if description is None or not _has_ended(run, generations - 1):
         return False
     try:
         config = apply(description["config"] | {GENERATIONS: generations}, [])
-        return intact(run) and all(run.finished(stage, generations - 1, part) for stage, part in _steps(run, config))
+        ended = all(run.finished(stage, generations - 1, part) for stage, part in _steps(run, config))
+        return ended and run.finished("start") is not None and intact(run)
     except (ConfigError, Damaged):  # a resume says so
         return False
 
@@ -38,6 +39,5 @@ def _steps(run: Run, config: RunConfig) -> Iterator[tuple[str, str | None]]:
     """Yield the steps of the last generation: each stage, and its parts."""
     last = config.generations - 1
     for stage in STAGE_NAMES:
-        if stage != "benchmark" or benchmarks_at(config, last):
-            yield stage, None
-            yield from ((stage, part) for part, _ in parts_of(run, config, stage, last))
+        yield stage, None
+        yield from ((stage, part) for part, _ in parts_of(run, config, stage, last))

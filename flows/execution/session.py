@@ -15,7 +15,7 @@ from importlib.metadata import version
 from typing import Any, Protocol
 
 from flows.backend import Backend
-from flows.benchmarks.own_suites import PROBE
+from flows.benchmarks.own_suites import STORED
 from flows.choices import check_sources, sources
 from flows.config import PROJECT, ConfigError, RunConfig, differences, dump, identity, priced, with_defaults
 from flows.execution import orphan_guard
@@ -346,7 +346,7 @@ def versions(config: RunConfig, known: Mapping[str, Any] | None = None) -> dict[
             "code": _git("rev-parse", "HEAD") or version("populora-pipeline"),
             "diff": _git("diff", "HEAD", "--", "flows", "stages", "containers", "infra/runs"),
             "choices": sources(config),
-            KEPT_OUT: list(PROBE),
+            KEPT_OUT: list(STORED),
         }
         | ({"model": model} if model else {})
         | recorded(config.experiment.leak)

@@ -150,12 +150,12 @@ def _answers(run: Run, adapter_ids: Sequence[str]) -> dict[str, pa.Table]:
     rule, found = _config(run).benchmark, dict[str, pa.Table]()
     for manifest in (*run.history.walk(), *run.history.benchmarks()):
         for ref in manifest.outputs if manifest.stage == "benchmark" else ():
-            same_problems = "/asked/" not in ref.uri or (not rule.problems and f"-n{rule.limit}-k" in ref.uri)
+            same_problems = "/asked/" not in ref.uri or f"-n{rule.limit}-k" in ref.uri
             if same_problems and ref.uri.startswith(f"benchmarks/{rule.suite}/") and ref.uri.endswith("/answers.parquet"):
                 found |= _by_adapter(run.read_table(ref, "answers"), set(adapter_ids) - set(found))
     missing = [name for name in dict.fromkeys(adapter_ids) if name not in found and _kept(run, name)]
     if missing:
-        chosen, asked = Chosen(tuple(missing)), Question(rule.suite, rule.limit, pattern=rule.problems)
+        chosen, asked = Chosen(tuple(missing)), Question(rule.suite, rule.limit)
         score_run(run, chosen, asked)
         folder = probe_folder(run, chosen, asked)
         found |= _by_adapter(run.read_table(f"benchmarks/{folder}/answers.parquet", "answers"), set(missing))

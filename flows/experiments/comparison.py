@@ -207,8 +207,7 @@ def _unlikeness(run: Run, generation: int) -> Iterator[Row]:
 
 def _scores(run: Run, planned: Planned, costs: dict[int, Row]) -> Iterator[Row]:
     """Yield the scores of the members as trained in each benchmark of the chain, and of the base model if it was scored."""
-    rule = planned.config.benchmark
-    suite, problems, digest = rule.suite, 0, ""
+    suite, problems, digest = planned.config.benchmark.suite, 0, ""
     for generation in run.history.generations():
         manifest = run.manifest("benchmark", generation)
         for ref in manifest.outputs if manifest else ():
@@ -216,7 +215,7 @@ def _scores(run: Run, planned: Planned, costs: dict[int, Row]) -> Iterator[Row]:
                 scores = run.read_table(ref, "scores")
                 problems, digest = max(scores["problems"].to_pylist(), default=0), _suite(manifest)
                 yield from _points(scores, generation + 1, costs[generation + 1], _suite(manifest))
-    for manifest in run.history.chosen_benchmarks() if rule.problems else run.history.benchmarks():
+    for manifest in run.history.benchmarks():
         for ref in (ref for ref in manifest.outputs if ref.uri.endswith("/scores.parquet")):
             scores = run.read_table(ref, "scores")
             base = [row for row in scores.to_pylist() if row["suite"] == suite and row["adapter_id"] in FIRST]
@@ -277,8 +276,7 @@ def _ends(curves: Sequence[Row], generations: int) -> Iterator[Row]:
 def asked(config: RunConfig) -> tuple[Any, ...]:
     """Return what the scores of a start depend on, besides its weights."""
     rule = config.benchmark
-    question = rule.suite, rule.problems, rule.limit, rule.attempts, rule.max_new_tokens
-    return config.model.style, *question, config.engine.temperature
+    return config.model.style, rule.suite, rule.limit, rule.attempts, rule.max_new_tokens, config.engine.temperature
 
 
 def _with_shared_base(found: Sequence[ComparedRun]) -> list[ComparedRun]:

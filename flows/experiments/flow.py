@@ -98,9 +98,7 @@ def score_base(one: Planned, store: str) -> None:
     """Score the base model, as the adapter that every member starts with, on the run's own problems; once is enough."""
     rule = one.config.benchmark
     first = FIRST[one.config.mode == "single"]
-    score_run(
-        Run(open_store(store), one.run_id), Chosen((first,)), Question(rule.suite, rule.limit, rule.attempts, rule.problems)
-    )
+    score_run(Run(open_store(store), one.run_id), Chosen((first,)), Question(rule.suite, rule.limit, rule.attempts))
 
 
 def _beside(store: str, name: str) -> Path:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from flows.benchmarks.own_suites import own_problems
+from flows.benchmarks.own_suites import OwnSuites
 from flows.config import RunConfig
 from flows.monitoring.spending import spent_by_stage
 from flows.plan.stage_plan import update_rows, workload
@@ -97,7 +97,7 @@ def _work(config: RunConfig) -> dict[str, float]:
     """Return what each stage has to do in a generation, in a unit of its own."""
     work, rule = workload(config, 1.0), config.benchmark
     members = config.population.students + (config.population.teachers if rule.members == "all" else 0)
-    problems = own_problems(rule.suite, rule.limit, rule.problems).num_rows
+    problems = rule.limit or OwnSuites().problems(rule.suite).num_rows
     return {
         "propose": work.proposals * work.proposed,
         "verify": float(work.proposals),

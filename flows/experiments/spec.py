@@ -182,8 +182,7 @@ def _check_scored_alike(first: Planned, second: Planned, measure: str) -> None:
 
     Scores of teachers never count.
     """
-    keys = [("benchmark", key) for key in ("suite", "problems", "limit")]
-    keys += [("engine", "temperature")] if measure != GREEDY else []
+    keys = [("benchmark", "suite"), ("benchmark", "limit"), *([("engine", "temperature")] if measure != GREEDY else [])]
     for group, key in keys:
         ours, theirs = (getattr(getattr(one.config, group), key) for one in (first, second))
         if ours != theirs:

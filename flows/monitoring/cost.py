@@ -237,7 +237,6 @@ def scored_generations(watch: RunTables) -> dict[tuple[str, str], dict[int, Scor
     config = (watch.run.history.description() or {}).get("config", {}).get("benchmark", {})
     rule = "" if config.get("members", "students") == "students" else f"{config['members']}-"
     inside = f"{rule}n{config.get('limit', 0)}-k{config.get('attempts', 0)}"  # as `populora benchmark` names the same request
-    inside += f"-{config['problems']}" if config.get("problems") else ""  # which `populora benchmark` keeps apart
     found: dict[tuple[str, str], dict[int, Scored]] = {}
     for manifest in watch.run.history.benchmarks():
         for ref in manifest.outputs:

@@ -14,8 +14,6 @@ def unscored_start(watch: RunTables) -> str:
     scored = {number for (name, _), states in scored_generations(watch).items() if name == suite for number in states}
     if not scored or -1 in scored:
         return ""
-    if config.get("problems"):  # scores of chosen problems that `populora benchmark` makes are kept apart
-        return f"The start of {run_id} is not scored: with benchmark.problems, only benchmark.start = true scores it."
     limit = f" --limit {config['limit']}" if config.get("limit") else ""
     command = f"populora benchmark {run_id} --suite {suite}{limit} --generation -1"
     return f"The start of {run_id} is not scored, so nothing says what its members gained since then. To score it: {command}"

@@ -7,8 +7,10 @@ import subprocess
 import pytest
 
 from flows.cli import _parser
+from flows.commands.run import USUAL
 from flows.commands.studies.bench import BENCHES
-from flows.config import PROJECT, RUNS
+from flows.config import PROJECT, RUNS, load
+from flows.run.retention import forkable, policy_of
 from stages.core.tables import GENERATION_TABLES
 
 README = (PROJECT / "README.md").read_text(encoding="utf-8")
@@ -41,6 +43,16 @@ def test_the_tables_of_a_generation_are_named() -> None:
     assert set(line.split()[1:]) == {*GENERATION_TABLES, "groups"}
 
 
+def test_the_default_run_is_the_one_described() -> None:
+    config = load(USUAL)
+    forked = min(forkable(policy_of(config), config.generations), key=lambda one: abs(one - (config.generations // 2 - 1)))
+    rate = f"{config.learning.learning_rate / 2:g}"
+    assert f"fork {USUAL} --generation {forked} --run-id {USUAL}-fork --set learning.learning_rate={rate}\n" in README
+    assert f"The run of {config.generations} generations takes" in README
+    assert f"train {config.population.teachers} teachers and {config.population.students} students" in README
+    assert f"the change on {config.benchmark.limit} held-out problems" in README
+
+
 def test_the_commands_parse() -> None:
     lines = [line for line in README.splitlines() if line.startswith(".venv/bin/populora")]
     assert len(lines) >= 5
@@ -57,9 +69,17 @@ def test_make_bench_runs_every_measurement() -> None:
 def test_what_the_documented_commands_write_here_is_ignored_by_git() -> None:
     if not (PROJECT / ".git").exists():
         pytest.skip("not a git checkout")
-    names = ["my-run.toml", "gpu-check.json", "quickstart-report.html", "big-report.html", "figures/rating.svg", "merged/config.json"]
+    names = [
+        "my-run.toml",
+        "gpu-check.json",
+        "quickstart-report.html",
+        "big-report.html",
+        "figures/rating.svg",
+        "merged/config.json",
+    ]
     names += [
-        f"{folder}/README.md" for folder in ("quickstart-site", "quickstart-tasks", "quickstart-s0-g0004", "first-s12-start", "one-a0-g0001")
+        f"{folder}/README.md"
+        for folder in ("quickstart-site", "quickstart-tasks", "quickstart-s0-g0004", "first-s12-start", "one-a0-g0001")
     ]
     kept = ["README.md", "flows/figures/rating.svg", "infra/runs/my-run.toml", "docs/evidence/smoke-site/index.html"]
     listed = subprocess.run(

@@ -10,7 +10,7 @@ import pytest
 
 from flows import steps
 from flows.backend import Backend
-from flows.benchmarks.own_suites import PROBE
+from flows.benchmarks.own_suites import STORED
 from flows.config import PROJECT, ConfigError, dump, load
 from flows.execution.run_stage import perform
 from flows.execution.session import open_session
@@ -37,7 +37,7 @@ def test_a_run_that_stored_no_update_groups_gets_those_that_reward_would_store(t
     assert [part for part, _ in found] == ["00"]
 
 
-@pytest.mark.parametrize(("recorded", "overlap"), [({}, False), ({"kept_out": list(PROBE)}, True)])
+@pytest.mark.parametrize(("recorded", "overlap"), [({}, False), ({"kept_out": list(STORED)}, True)])
 def test_only_a_run_that_records_the_staircase_keeps_its_programs_out(
     tmp_path: Path, recorded: dict[str, Any], overlap: bool
 ) -> None:

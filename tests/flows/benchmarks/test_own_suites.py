@@ -4,17 +4,16 @@ import hashlib
 
 import pytest
 
-from flows.benchmarks.own_suites import PROBE, SUITES, OwnSuites, check_probe
+from flows.benchmarks.own_suites import PROBE, SUITES, OwnSuites
+from flows.benchmarks.suite_data import suite_names
 from flows.benchmarks.suite_score import problems_of
-from flows.cli import main
 from flows.config import ConfigError
-from flows.settings import BenchmarkRule
 from stages.benchmark import chosen_problems
 
 
 def test_every_suite_is_stored_with_its_digest() -> None:
     suites = OwnSuites()
-    assert [suites.problems(suite).num_rows > 0 for suite in PROBE] == [True] * 4
+    assert [suites.problems(suite).num_rows > 0 for suite in PROBE] == [True] * 16
     file = SUITES / "probe-dev.parquet"
     assert suites.file("probe-dev") == file and suites.digest("probe-dev") == hashlib.sha256(file.read_bytes()).hexdigest()
 
@@ -41,10 +40,15 @@ def test_problems_are_chosen_by_id() -> None:
         problems_of("staircase-test", None, 0, pattern="dev-*")
 
 
-def test_a_run_whose_pattern_matches_no_problem_is_refused_before_it_starts(capsys: pytest.CaptureFixture[str]) -> None:
-    check_probe(BenchmarkRule(suite="staircase-dev", problems="dev-deduction-*"))
-    assert main(["run", "-c", "reasoner", "--dry-run", "--set", "benchmark.problems=test-*"]) == 2
-    assert "suite staircase-dev: no problem has an id that matches 'test-*'; the first of" in capsys.readouterr().err
+def test_one_kind_of_a_suite_is_a_suite_of_its_own() -> None:
+    suites = OwnSuites()
+    whole, part = (suites.problems(name) for name in ("staircase-dev", "staircase-dev-deduction"))
+    assert 0 < part.num_rows < whole.num_rows and set(part["kind"].to_pylist()) == {"deduction"}
+    assert set(part["problem_id"].to_pylist()) == {one for one in whole["problem_id"].to_pylist() if "-deduction-" in one}
+    digests = {suites.digest(name) for name in ("staircase-dev", "staircase-dev-deduction", "staircase-dev-abduction")}
+    assert len(digests) == 3, "scores of unlike problems must not be taken for one another's"
+    assert {one.group for one in problems_of("probe-dev-induction", None, 6)} == {"induction"}
+    assert set(PROBE) <= set(suite_names())
 
 
 def test_an_unknown_suite_is_one_line_with_the_nearest_name() -> None:

@@ -1,4 +1,4 @@
-"""A complete run is told of on any machine: nothing is left to compute, so neither cards, vLLM, sandbox nor pools are needed."""
+"""A complete run has nothing left to compute: resuming it needs neither cards, vLLM, a sandbox nor pools."""
 
 import sys
 from collections.abc import Sequence
@@ -82,10 +82,22 @@ def test_what_is_left_to_compute_needs_the_machine(
     assert key in refused(capsys, tmp_path), "what an earlier generation made is gone"
 
 
-@pytest.mark.parametrize("lost", ["evolve.json", "benchmark.json", "grades.parquet", "update.parts/00.json"])
-def test_a_run_whose_last_generation_lacks_something_is_not_complete(
+LAST = "generation=0001"
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        f"{LAST}/evolve.json",
+        f"{LAST}/benchmark.json",
+        f"{LAST}/grades.parquet",
+        f"{LAST}/update.parts/00.json",
+        "start/seeds.parquet",
+    ],
+)
+def test_a_run_whose_last_generation_or_start_lacks_something_is_not_complete(
     lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     machine(tmp_path / "machine", monkeypatch, 0)
-    (complete(tmp_path, CUDA).store.root / "r" / "generation=0001" / lost).write_bytes(b"")  # type: ignore[attr-defined]
+    (complete(tmp_path, CUDA).store.root / "r" / lost).write_bytes(b"")  # type: ignore[attr-defined]
     assert "model.device: cuda was requested" in refused(capsys, tmp_path)

@@ -14,7 +14,7 @@ import pytest
 from flows import train
 from flows.audit.fsck import fsck
 from flows.backend import Backend
-from flows.benchmarks.own_suites import PROBE
+from flows.benchmarks.own_suites import STORED
 from flows.config import ConfigError, dump, load
 from flows.execution import session
 from flows.execution.run_stage import Spec
@@ -75,7 +75,7 @@ def test_a_run_records_what_it_keeps_out_and_its_forks_inherit_that(tmp_path: Pa
     store = open_store(str(tmp_path))
     with open_session(load("chaos"), "new", str(tmp_path)):
         pass
-    assert kept_out(Run(store, "new").history.description()) == PROBE
+    assert kept_out(Run(store, "new").history.description()) == STORED
     with hold(store, "old") as epoch:
         run = example_run.build(Run(store, "old", epoch), 2)
     made = fork(run, "fork", 0, ["generations=3"], versions, CLOCK, "verify")

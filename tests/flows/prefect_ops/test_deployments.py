@@ -191,7 +191,7 @@ def test_deploying_twice_makes_each_deployment_once_with_its_schedule_and_its_qu
         automations = client.read_automations_by_name(deployments.flow_cleanup.LOST_RUNS)
     assert {name.split("/")[1] for name in first} == set(found)
     assert {*deployments.presets(), "train", "benchmark", "report", *FORMS, "cpu", "gpu"} == set(found)
-    assert found["train"].parameters["config"] == dump(load("smoke"))
+    assert found["train"].parameters["config"] == dump(load(deployments.DEFAULT_PRESET))
     assert found["train"].parameters["store"] == "/tmp/b"
     assert found["train"].enforce_parameter_schema
     assert found["train"].entrypoint == "flows.train.train"
