@@ -273,7 +273,7 @@ def setting_keys(groups: bool = False) -> list[str]:
     return keys
 
 
-def load(source: str = "smoke", settings: Iterable[str] = ()) -> RunConfig:
+def load(source: str, settings: Iterable[str] = ()) -> RunConfig:
     """The configuration `source` (a TOML file, or a name in infra/runs/) with `key=value` settings over it.
 
     Raises ConfigError with one line that names the file or the key.

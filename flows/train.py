@@ -68,7 +68,7 @@ def train(
     by_worker = bool(os.environ.get("PREFECT__FLOW_RUN_ID"))  # not by our command line, which has checked the model
     if by_worker:
         orphan_guard.leave_with_parent()
-    idle = nothing_left(Run(open_store(store), run_id), config.generations)
+    idle = bridged(partial(nothing_left, Run(open_store(store), run_id), config.generations))
     if idle:
         placement = HERE
     else:

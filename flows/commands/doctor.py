@@ -27,7 +27,8 @@ PROJECT = Path(__file__).resolve().parents[2]
 DISTRIBUTION = "populora-pipeline"
 SANDBOX_FOLDER = "containers/sandbox"
 MODEL_FILES = ("config.json", "model.safetensors", "tokenizer.json")
-SHIPPED = ("reasoner", "seed")
+DEFAULT_MODEL = "reasoner"  # of the default run
+SHIPPED = (DEFAULT_MODEL, "seed")
 LEAST_PYTHON = (3, 11)
 LEAST_FREE_GB = 2.0
 READY, NOT_READY = 0, 3
@@ -250,8 +251,8 @@ def _shipped_models() -> Iterator[MachineCheck]:
         folder = PROJECT / "infra" / "models" / model
         missing = [name for name in MODEL_FILES if not (folder / name).is_file()]
         if missing:
-            said = f"{', '.join(missing)} missing in {folder}"
-            yield MachineCheck(f"model {model}", False, said, f"git checkout -- infra/models/{model}")
+            said, spare = f"{', '.join(missing)} missing in {folder}", model != DEFAULT_MODEL
+            yield MachineCheck(f"model {model}", False, said, f"git checkout -- infra/models/{model}", optional=spare)
         else:
             size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
             yield MachineCheck(f"model {model}", True, f"{size:.1f} MB in {folder}")

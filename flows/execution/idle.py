@@ -8,7 +8,7 @@ from flows.run.planned import GENERATIONS
 from flows.run.resume import intact
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
-from flows.storage import Damaged
+from flows.storage import Damaged, NotStored
 
 
 def nothing_left(run: Run, generations: int) -> bool:
@@ -22,9 +22,9 @@ def nothing_left(run: Run, generations: int) -> bool:
         return False
     try:
         config = apply(description["config"] | {GENERATIONS: generations}, [])
-        ended = all(run.finished(stage, generations - 1, part) for stage, part in _steps(run, config))
-        return ended and run.finished("start") is not None and intact(run)
-    except (ConfigError, Damaged):  # a resume says so
+        whole = run.finished("start") is not None and intact(run)  # first: which parts there are is read from tables
+        return whole and all(run.finished(stage, generations - 1, part) for stage, part in _steps(run, config))
+    except (ConfigError, Damaged, NotStored):  # a resume says so, or makes it again
         return False
 
 

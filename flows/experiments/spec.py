@@ -30,6 +30,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
+from flows.benchmarks.own_suites import ONE_KIND
 from flows.config import ConfigError, RunConfig, dump, load, parse
 from flows.settings import Group
 from flows.store.names import RUN_ID
@@ -175,6 +176,9 @@ def _check_measured(rule: Primary, one: Planned) -> None:
         raise ConfigError(f"primary.measure: {rule.measure!r}, but {one.arm} has {', '.join(map(repr, measures))}{more}")
     if rule.group != "all" and not GROUP.fullmatch(rule.group):
         raise ConfigError(f"primary.group: {rule.group!r}; choose all, {', '.join(Kind)}, or a band such as 'deduction band 3'")
+    _, kind = ONE_KIND.get(one.config.benchmark.suite, ("", ""))
+    if kind and rule.group != "all" and not rule.group.startswith(kind):
+        raise ConfigError(f"primary.group: {rule.group!r}, but {one.arm} is scored on {one.config.benchmark.suite}")
 
 
 def _check_scored_alike(first: Planned, second: Planned, measure: str) -> None:

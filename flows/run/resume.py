@@ -93,9 +93,12 @@ def obstacle(run: Run, damaged: Collection[str]) -> Obstacle | None:
 def intact(run: Run) -> bool:
     """Return whether a resume enters the newest generation begun: no manifest is missing, and no output missing or marked.
 
-    Walks every manifest. Changes nothing, and needs no lease. Raises Damaged if the chain is broken.
+    Nor is the manifest of a part marked. Walks every manifest. Changes nothing, and needs no lease. Raises Damaged if the chain
+    is broken.
     """
     damaged = _still_damaged(run)
+    if any(".parts/" in uri for uri in damaged):  # a walk leaves parts out
+        return False
     return _gaps(run, _present(run, damaged), damaged).first is None
 
 

@@ -228,9 +228,13 @@ class Run:
         return self.commit_as(f"benchmarks/{folder}/benchmark.json", mine)
 
     def check_takes_scores(self) -> None:
-        """Raise what the store says to a file under `benchmarks/`, before hours of scoring: one is written and removed."""
+        """Raise what the store says to a file under `benchmarks/`, before hours of scoring: one is written and removed.
+
+        Under the run's lock, as scores are committed.
+        """
         place = self.history.place("benchmarks/.check")
-        self.store.replace(place, b"")
+        with self.store.lock(self.run_id):
+            self.store.replace(place, b"")
         with suppress(StoreRefused):  # whoever may not remove may still write
             self.store.delete(place)
 

@@ -56,7 +56,8 @@ class Plate:
 Y_LETTERS = 32  # of a line beside the axes: a longer one reaches into the title
 HANDLE, PAD, SPACING = 2.2, 0.4, 0.8  # of a legend: its key, and what is between key, name and next column, in letters' heights
 LETTER = 0.57  # mean width of a letter, in letters' heights
-LEGEND_SHARE = 0.97  # of the width, which a legend may take: a wider one squeezes the axes
+LEGEND_SHARE = 0.97  # of the width, which a legend below the axes may take
+ABOVE_SHARE = 0.86  # of the width that is the axes'
 LEGEND_LETTERS = 56  # of a line of a name, alone in its row
 LINE_INCHES = 0.17
 POINTS = 72  # in an inch
@@ -126,7 +127,7 @@ def legend(ax: Any, columns: int = 3, handles: Sequence[Any] | None = None) -> N
         return
     looks = {"frameon": False, "fontsize": SMALL, "labelcolor": INK, "borderaxespad": 0.1, "handlelength": HANDLE}
     looks |= {"columnspacing": SPACING, "handletextpad": PAD}
-    if _fits(names, columns, 1 / ax.get_gridspec().ncols):
+    if _fits(names, columns, ABOVE_SHARE / ax.get_gridspec().ncols):
         ax.legend(drawn, names, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=columns, **looks)
     else:
         _legend_below(ax.figure, drawn, names, columns, looks)

@@ -1,5 +1,6 @@
 """A complete run has nothing left to compute: resuming it needs neither cards, vLLM, a sandbox nor pools."""
 
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,9 @@ from prefect.settings import PREFECT_API_URL
 
 from flows.cli import main
 from flows.config import apply, dump
+from flows.execution.idle import nothing_left
 from flows.run.lease import hold
+from flows.run.resume import MARK, _found
 from flows.run.run import Run
 from flows.storage import open_store
 from tests.support import example_run
@@ -101,3 +104,24 @@ def test_a_run_whose_last_generation_or_start_lacks_something_is_not_complete(
     machine(tmp_path / "machine", monkeypatch, 0)
     (complete(tmp_path, CUDA).store.root / "r" / lost).write_bytes(b"")  # type: ignore[attr-defined]
     assert "model.device: cuda was requested" in refused(capsys, tmp_path)
+
+
+def test_a_run_that_lost_what_its_parts_are_read_from_is_not_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine(tmp_path / "machine", monkeypatch, 0)
+    run = complete(tmp_path, [*CUDA, "learning.off_policy_steps=1", "learning.importance_cap=2"])
+    run.store.delete("r/generation=0000/samples.parquet")
+    assert "model.device: cuda was requested" in refused(capsys, tmp_path), "not that an artifact is absent"
+
+
+def test_a_marked_part_leaves_something_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine(tmp_path / "machine", monkeypatch, 0)
+    run = complete(tmp_path, CUDA)
+    assert nothing_left(run, 2)
+    (part, *_) = sorted(uri for uri in run.store.list("r/generation=0001/") if ".parts/" in uri and uri.endswith(".json"))
+    uri = part.removeprefix("r/")
+    run.store.create(f"r/{MARK}", json.dumps({uri: _found(run, uri)}).encode())
+    assert not nothing_left(Run(run.store, "r"), 2)

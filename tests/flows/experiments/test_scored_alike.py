@@ -131,6 +131,16 @@ def test_a_primary_comparison_that_no_score_could_answer_is_refused(line: str, s
         planned(read(file))
 
 
+def test_a_kind_that_is_not_scored_cannot_be_primary(tmp_path: Path) -> None:
+    file = experiment_file(tmp_path)
+    scored = FILE.replace("every = 1\n", 'every = 1\nsuite = "staircase-dev-deduction"\n', 1)
+    file.write_text(f'{scored}group = "deduction band 3"\n')
+    assert planned(read(file))
+    file.write_text(f'{scored}group = "abduction"\n')
+    with pytest.raises(ConfigError, match=r"primary.group: 'abduction', but .* is scored on staircase-dev-deduction"):
+        planned(read(file))
+
+
 def test_arms_without_a_common_seed_cannot_be_the_primary_pair(tmp_path: Path) -> None:
     file = experiment_file(tmp_path)
     file.write_text(FILE.replace('config = "chaos"\n', 'config = "chaos"\nseeds = [7]\n', 1))

@@ -71,7 +71,9 @@ def test_short_names_stay_above_the_axes(draw: Callable[[Sequence[str]], Plate])
 
 
 def test_a_legend_that_fits_the_figure_but_not_its_left_panel_is_below_both() -> None:
-    names = [f"sixteen-letters{number}" for number in range(3)]
+    names = [f"fifteen-letter{number}" for number in range(3)]
     both, alone = _leak(names).figure, _training(names).figure
     assert both is not None and len(both.legends) == 1
     assert alone is not None and alone.legends == []
+    alone.draw_without_rendering()
+    assert all(text.get_window_extent().x1 <= alone.bbox.x1 for text in alone.axes[0].get_legend().get_texts())
