@@ -37,11 +37,15 @@ def suite_names() -> list[str]:
     return [*own_suites.PROBE, *sorted(SUITES)]
 
 
+def listed_suites() -> str:
+    """Return the names for a message: of the single kinds of our own suites, one as an example."""
+    return f"{', '.join([*own_suites.STORED, *sorted(SUITES)])}, nor one kind of ours, such as staircase-dev-deduction"
+
+
 def suite_of(name: str) -> Suite:
     """The suite of that name. Raises ConfigError."""
     if name not in SUITES:
-        known = suite_names()
-        raise ConfigError(f"suite {name!r} is not one of {', '.join(known)}{hint(name, known)}")
+        raise ConfigError(f"suite {name!r} is not one of {listed_suites()}{hint(name, suite_names())}")
     return SUITES[name]
 
 

@@ -21,7 +21,7 @@ from prefect.logging import get_run_logger
 from pydantic import BeforeValidator, Field
 
 from flows.benchmarks.nightly import run_ids, score_store
-from flows.benchmarks.suite_data import suite_names
+from flows.benchmarks.suite_data import listed_suites, suite_names
 from flows.config import ConfigError
 from flows.execution import orphan_guard
 from flows.execution.pools import HERE, Placement, check_pools
@@ -254,7 +254,7 @@ def existing(store: str, run_id: str) -> Run:
 def check_suites(suites: list[str]) -> None:
     """Raise ConfigError for a suite that does not exist."""
     if unknown := [suite for suite in suites if suite not in suite_names()]:
-        raise ConfigError(f"suites: there is no suite {unknown[0]}; choose from {', '.join(suite_names())}")
+        raise ConfigError(f"suites: {unknown[0]!r} is not one of {listed_suites()}")
 
 
 def check_served(store: str) -> None:

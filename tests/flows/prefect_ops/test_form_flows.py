@@ -93,8 +93,8 @@ def test_wrong_values_are_refused_in_one_line_and_nothing_is_written(store: str)
         (lambda: fork("one", "x", 0, store, ["model.name=/etc"]), "a fork shares artifacts"),
         (lambda: restart("one", "x", 1, "slove", store), "did you mean solve"),
         (lambda: benchmark(store, run_id="nobody"), "there is no run nobody"),
-        (lambda: benchmark(store, ["nope"]), "suites: there is no suite nope; choose from "),
-        (lambda: benchmark_member("one", "s0-g0001", store, ["nope"]), "suites: there is no suite nope; choose from "),
+        (lambda: benchmark(store, ["nope"]), "suites: 'nope' is not one of probe-dev, "),
+        (lambda: benchmark_member("one", "s0-g0001", store, ["nope"]), "suites: 'nope' is not one of probe-dev, "),
     ):
         with pytest.raises((ConfigError, StoreRefused), match=said) as refused:
             wrong()

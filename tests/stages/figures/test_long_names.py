@@ -71,7 +71,7 @@ def test_short_names_stay_above_the_axes(draw: Callable[[Sequence[str]], Plate])
 
 
 def test_a_legend_that_fits_the_figure_but_not_its_left_panel_is_below_both() -> None:
-    names = [f"fifteen-letter{number}" for number in range(3)]
+    names = [f"eleven-let{number}" for number in range(3)]
     both, alone = _leak(names).figure, _training(names).figure
     assert both is not None and len(both.legends) == 1
     assert alone is not None and alone.legends == []
