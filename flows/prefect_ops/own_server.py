@@ -48,9 +48,15 @@ def own_server(home: Path, more: Mapping[str, str], *options: str) -> Iterator[t
 def _wait(server: supervised.Child, url: str) -> None:
     deadline = time.monotonic() + START_SECONDS
     while not prefect_api.answers(url):
-        if not server.lives or time.monotonic() > deadline:
-            raise supervised.ChildFailed(f"the Prefect server did not start: {server.last_words()}")
+        if not server.lives:
+            raise supervised.ChildFailed(f"the Prefect server exited with code {server.process.returncode}: {_words_of(server)}")
+        if time.monotonic() > deadline:
+            raise supervised.ChildFailed(f"the Prefect server did not answer within {START_SECONDS:.0f} s: {_words_of(server)}")
         time.sleep(0.2)
+
+
+def _words_of(server: supervised.Child) -> str:
+    return server.last_words() or "it printed nothing; set PREFECT_SERVER_LOGGING_LEVEL=ERROR and try again"
 
 
 def free_port() -> int:

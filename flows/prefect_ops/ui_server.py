@@ -1,7 +1,7 @@
 """Prefect's server and UI behind our own gate.
 
 Added to Prefect: Host and Origin checks (flows/servers/gate.py), a password, a link that opens the UI
-(flows/servers/login_link.py), a content security policy, and SQLite transactions that wait for the lock.
+(flows/servers/login_link.py), a content security policy, SQLite transactions that wait for the lock, migrations in turn.
 
 The UI of Prefect 3.8 requests an analytics host even when analytics are off, and logos from a content network. The policy makes
 the browser refuse both. `python -m flows.prefect_ops.ui_server --host 127.0.0.1 --port 4200`; everything else is configured
@@ -9,9 +9,12 @@ by Prefect's own settings. `--alone` is the server of one command: no page, no s
 """
 
 import argparse
+import asyncio
+import fcntl
 import importlib
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -98,6 +101,38 @@ def take_turns() -> None:
     AioSqliteConfiguration.begin_transaction = begin_immediately  # type: ignore[method-assign]
 
 
+def migrate_in_turn() -> None:
+    """Let one server at a time create or upgrade the SQLite database of a home.
+
+    Two first servers at once, such as those of two runs started in a fresh clone, would meet each other's half-made tables, and
+    one would exit.
+    """
+    from prefect.server.database.interface import PrefectDBInterface  # noqa: PLC0415  after the settings
+    from prefect.settings import get_current_settings  # noqa: PLC0415  after the settings
+
+    create = PrefectDBInterface.create_db
+
+    async def create_in_turn(self: Any) -> None:
+        if self.dialect.name != "sqlite":  # other databases are shared by machines: a lock of this one would not help
+            await create(self)
+            return
+        home = Path(get_current_settings().home)
+        home.mkdir(parents=True, exist_ok=True)
+        with (home / "migration.lock").open("w") as lock:  # closing it, or dying, gives it up
+            await _locked(lock)
+            await create(self)
+
+    PrefectDBInterface.create_db = create_in_turn  # type: ignore[method-assign]
+
+
+async def _locked(file: Any) -> None:
+    while True:
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            await asyncio.sleep(0.1)
+
+
 def walled(app: Any, host: str, password: str) -> Any:
     """Return Prefect's application behind the gate, the login link, the links to forms and the policy."""
     return Gate(
@@ -133,6 +168,7 @@ def main() -> None:
 
     importlib.import_module("flows.notes.apprise_block")  # otherwise its automations cannot send to blocks of this kind
     take_turns()
+    migrate_in_turn()
     app = walled(create_app(final=True, ephemeral=arguments.alone), arguments.host, password)
     level = os.environ.get("PREFECT_SERVER_LOGGING_LEVEL", "warning").lower()
     with gc_tuning.relaxed_gc():

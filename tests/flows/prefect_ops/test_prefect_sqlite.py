@@ -1,11 +1,16 @@
-"""Prefect's transactions on SQLite: one that has read while another wrote is refused, unless each takes the lock as it begins."""
+"""Prefect on SQLite: transactions that read while another wrote are refused, unless each takes the lock as it begins; and two
+first servers of a home create the same tables, unless they do so in turn."""
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from prefect.server.database.configurations import AioSqliteConfiguration
+from prefect.server.database.interface import PrefectDBInterface
+from prefect.settings import PREFECT_HOME, temporary_settings
 
 from flows.prefect_ops import ui_server
 
@@ -46,3 +51,25 @@ def test_transactions_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(AioSqliteConfiguration, "begin_transaction", AioSqliteConfiguration.begin_transaction)  # put back after
     ui_server.take_turns()
     assert asyncio.run(_read_then_write_beside_a_writer(tmp_path / "turns.db")) == ["first", "second"]
+
+
+@pytest.mark.parametrize(("dialect", "seen"), [("sqlite", ["begun", "done"] * 2), ("postgresql", ["begun"] * 2 + ["done"] * 2)])
+def test_only_databases_of_this_machine_are_created_in_turn(
+    dialect: str, seen: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[str] = []
+
+    async def create(_: Any) -> None:
+        found.append("begun")
+        await asyncio.sleep(0.3)
+        found.append("done")
+
+    async def two_servers() -> None:
+        server: Any = SimpleNamespace(dialect=SimpleNamespace(name=dialect))
+        await asyncio.gather(PrefectDBInterface.create_db(server), PrefectDBInterface.create_db(server))
+
+    monkeypatch.setattr(PrefectDBInterface, "create_db", create)
+    ui_server.migrate_in_turn()
+    with temporary_settings({PREFECT_HOME: tmp_path / "home"}):
+        asyncio.run(two_servers())
+    assert found == seen
