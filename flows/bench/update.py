@@ -313,58 +313,15 @@ class _Peft:
     """The rival: PEFT adapters in one model, made active in turn, over the same micro-batches and loss."""
 
     def __init__(self, arguments: argparse.Namespace, num_adapters: int, rows: int) -> None:
-        from peft import LoraConfig, get_peft_model
+        from flows.bench.peft_rival import PeftInTurn
 
-        from stages.core.training.attention import group_queries
-        from stages.core.training.packing import lay_out, micro_batches, pack_rows
-
-        self.model, self.names = model_of(arguments), [f"a{n}" for n in range(num_adapters)]
-        group_queries(self.model)  # the same attention on both sides
-        config = LoraConfig(r=arguments.rank, lora_alpha=arguments.rank, target_modules=list(TARGETS))
-        self.head = self.model.get_output_embeddings()
-        self.decoder = self.model.base_model
-        self.peft: Any = get_peft_model(self.model, config, adapter_name=self.names[0])
-        for name in self.names[1:]:
-            self.peft.add_adapter(name, config)
-        samples = _samples(arguments, 1, rows, self.model.config.vocab_size)
-        packed = pack_rows([0] * rows, samples.prompts, samples.completions, 0)
-        self.batches = [
-            lay_out(batch, samples.prompts, samples.completions, 1, 0)
-            for batch in micro_batches(packed, arguments.micro_batch_tokens)
-        ]
+        model, self.budget = model_of(arguments), arguments.micro_batch_tokens
+        self.samples = _samples(arguments, num_adapters, rows, model.config.vocab_size)
+        self.peft = PeftInTurn(model, TARGETS, arguments.rank, num_adapters)
 
     def run(self) -> list[float]:
         """Compute gradients of each adapter in separate passes, and return their norms."""
-        import torch
-
-        norms = []
-        for name in self.names:
-            self.peft.set_adapter(name)
-            for batch in self.batches:
-                self._loss(batch).backward()
-            grads = [p.grad for p in self.peft.parameters() if p.grad is not None]
-            norms.append(float(torch.stack(torch._foreach_norm(grads)).norm()))
-            self.peft.zero_grad(set_to_none=True)
-        return norms
-
-    def _loss(self, batch: Any) -> Any:
-        import torch
-
-        from stages.core.training.head_loss import head_loss
-        from stages.core.training.loss import Objective, token_losses
-
-        device = next(self.model.parameters()).device
-        ids, positions, places, targets = (
-            torch.from_numpy(array).to(device) for array in (batch.ids_BL, batch.positions_BL, batch.places_U, batch.targets_T)
-        )
-        hidden = self.decoder(ids, position_ids=positions, use_cache=False).last_hidden_state
-        count, objective = len(targets), Objective()
-
-        def losses(logprobs: Any, entropy: Any, part: slice) -> Any:
-            ones = torch.ones_like(logprobs)
-            return token_losses(objective, logprobs, entropy, ones, ones) / count
-
-        return head_loss(hidden.reshape(-1, hidden.shape[-1])[places], self.head, targets, 1.0, losses).total
+        return self.peft.gradient_norms(self.samples, self.budget)
 
 
 def _samples(arguments: argparse.Namespace, num_adapters: int, rows: int, vocabulary: int) -> Any:

@@ -4,6 +4,7 @@ FILE is a generation's samples.parquet. All of a role's adapters are updated tog
 fresh factors: the arithmetic does not depend on their values. Tokens are response tokens, counted once per completion on all
 sides, each of which is a process of its own; medians of turns are compared. Rivals:
 
+- `peft_set_adapter`: PEFT adapters, made active in turn, a row for each completion (flows.bench.peft_rival).
 - `row_per_completion`: the same trainer with `learning.row_tokens = 0`, so that nothing of a prompt or completion is shared.
 - `checkout`: the trainer of another checkout of this project, if `--checkout` names one.
 
@@ -45,13 +46,14 @@ def measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
     spec = {"model": str(Path(arguments.model).resolve()), "device": arguments.device, "samples": str(arguments.samples)}
     spec |= {"rank": arguments.rank, "threads": arguments.threads, "budget": arguments.micro_batch_tokens}
-    rivals = {"row_per_completion": (PROJECT, 0)}
+    shared = spec | {"row_tokens": arguments.row_tokens}
+    rivals = {"peft_set_adapter": (PROJECT, spec | {"peft": True}), "row_per_completion": (PROJECT, spec | {"row_tokens": 0})}
     if arguments.checkout:
-        rivals["checkout"] = (arguments.checkout, arguments.row_tokens)
-    for name, (checkout, row_tokens) in rivals.items():  # two at a time: each holds the model and a pass
+        rivals["checkout"] = (arguments.checkout, shared)
+    for name, (checkout, of_rival) in rivals.items():  # two at a time: each holds the model and a pass
         with ExitStack() as stack:
-            ours = stack.enter_context(Side(__file__, sys.executable, PROJECT, spec | {"row_tokens": arguments.row_tokens}))
-            rival = stack.enter_context(Side(__file__, sys.executable, checkout, spec | {"row_tokens": row_tokens}))
+            ours = stack.enter_context(Side(__file__, sys.executable, PROJECT, shared))
+            rival = stack.enter_context(Side(__file__, sys.executable, checkout, of_rival))
             for side in (ours, rival):
                 side.turn()  # warm-up
             found = in_turns(arguments.repeats, {"ours": ours.turn, name: rival.turn})
@@ -64,47 +66,85 @@ def measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 class _Trained:
-    """The trainer over the base model, with the samples of each role."""
+    """Ours: the trainer over the base model."""
 
-    def __init__(self, spec: dict[str, Any]) -> None:
-        import pyarrow.compute as pc
-        import pyarrow.parquet as pq
-
-        from stages.core.engines.hf_engine import load_model
+    def __init__(self, model: Any, spec: dict[str, Any], objective: Any) -> None:
         from stages.core.training.grouped_lora import attach
-        from stages.core.training.loss import Objective
         from stages.core.training.settings import Settings
         from stages.core.training.torch_trainer import TorchTrainer
 
-        self._spec = spec
-        model = load_model(spec["model"], spec["device"], "bfloat16")
-        self._lora = attach(model, TARGETS, spec["rank"], spec["rank"], 1)
-        objective = Objective(entropy_bonus=0.0, importance_cap=2.0)
-        settings = Settings(objective, micro_batch_tokens=spec["budget"], row_tokens=spec["row_tokens"])
+        self._budget, self._rank = spec["budget"], spec["rank"]
+        self._lora = attach(model, TARGETS, self._rank, self._rank, 1)
+        settings = Settings(objective, micro_batch_tokens=self._budget, row_tokens=spec["row_tokens"])
         self._trainer = TorchTrainer(self._lora, 0, settings)
-        samples = pq.read_table(spec["samples"])
-        self._roles = {role: samples.filter(pc.equal(samples["role"], role)) for role in pc.unique(samples["role"]).to_pylist()}
+
+    def load(self, num_adapters: int) -> None:
+        """Hold that many new adapters."""
+        from stages.core.lora.adapter_files import initial_adapter
+
+        self._lora.load([initial_adapter(self._lora.shapes(), self._rank, seed).weights for seed in range(num_adapters)])
+
+    def gradient_norms(self, rows: Any) -> list[float]:
+        """Compute the gradients of all adapters, and return their norms."""
+        self._trainer.accumulate(rows, self._budget)
+        norms: list[float] = self._lora.gradients_NP.norm(dim=1).tolist()
+        self._lora.clear_gradients()
+        return norms
+
+
+class _Peft:
+    """The rival: PEFT adapters on the base model."""
+
+    def __init__(self, model: Any, spec: dict[str, Any], objective: Any, most: int) -> None:
+        from flows.bench.peft_rival import PeftInTurn
+
+        self._budget = spec["budget"]
+        self._peft = PeftInTurn(model, TARGETS, spec["rank"], most, objective)
+
+    def load(self, num_adapters: int) -> None:
+        """Nothing: all are there, and each is made active in its turn."""
+
+    def gradient_norms(self, rows: Any) -> list[float]:
+        """Compute the gradients of one adapter after the other, and return their norms."""
+        return self._peft.gradient_norms(rows, self._budget)
+
+
+class _Timed:
+    """A side with the samples of each role that learn."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        from stages.core.engines.hf_engine import load_model
+        from stages.core.training.loss import Objective
+
+        self._rows = dict(_rows_by_role(spec["samples"]))
+        model, objective = load_model(spec["model"], spec["device"], "bfloat16"), Objective(entropy_bonus=0.0, importance_cap=2.0)
+        most = max((len(rows.names) for rows in self._rows.values()), default=1)
+        self._side = _Peft(model, spec, objective, most) if spec.get("peft") else _Trained(model, spec, objective)
 
     def turn(self) -> dict[str, Any]:
         """Compute the gradients of each role's adapters."""
-        from stages.core.lora.adapter_files import initial_adapter
-        from stages.core.training.packing import columns, response_tokens, with_advantage
-
         seconds, tokens = dict[str, float](), dict[str, int]()
-        for role, samples in self._roles.items():
-            learning = with_advantage(samples)
-            names = sorted(set(learning["adapter_id"].to_pylist()))
-            if not names:  # nobody of this role has an advantage
-                continue
-            shapes, rank = self._lora.shapes(), self._spec["rank"]
-            self._lora.load([initial_adapter(shapes, rank, seed).weights for seed in range(len(names))])
-            rows = columns(names, learning, response_tokens(samples))
+        for role, rows in self._rows.items():
+            self._side.load(len(rows.names))
             started = time.perf_counter()
-            self._trainer.accumulate(rows, self._spec["budget"])
-            self._lora.gradients_NP.norm(dim=1).tolist()
+            self._side.gradient_norms(rows)
             seconds[role], tokens[role] = time.perf_counter() - started, sum(map(len, rows.completions))
-            self._lora.clear_gradients()
         return {"seconds": seconds, "tokens": tokens}
+
+
+def _rows_by_role(file: str) -> Iterator[tuple[str, Any]]:
+    """Yield each role with the samples of its adapters that have an advantage, if there are any."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    from stages.core.training.packing import columns, response_tokens, with_advantage
+
+    stored = pq.read_table(file)
+    for role in pc.unique(stored["role"]).to_pylist():
+        samples = stored.filter(pc.equal(stored["role"], role))
+        learning = with_advantage(samples)
+        if names := sorted(set(learning["adapter_id"].to_pylist())):
+            yield role, columns(names, learning, response_tokens(samples))
 
 
 def serve(spec: dict[str, Any]) -> None:
@@ -112,7 +152,7 @@ def serve(spec: dict[str, Any]) -> None:
     from stages.core.training.cpu import use_cpu
 
     use_cpu(spec["threads"])
-    side = _Trained(spec)
+    side = _Timed(spec)
     for _ in sys.stdin:
         print(f"\nside: {json.dumps(side.turn())}", flush=True)
 
