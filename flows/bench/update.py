@@ -290,14 +290,13 @@ class _Grouped:
     """Ours: the trainer's own accumulation over one model with stacked adapters."""
 
     def __init__(self, arguments: argparse.Namespace, num_adapters: int, rows: int, dtype: str = "bfloat16") -> None:
-        from stages.core.lora.adapter_files import initial_adapter
         from stages.core.training.grouped_lora import attach
         from stages.core.training.settings import Settings
         from stages.core.training.torch_trainer import TorchTrainer
 
         self.model, self.budget = model_of(arguments, dtype), arguments.micro_batch_tokens
         self.lora = attach(self.model, TARGETS, arguments.rank, arguments.rank, num_adapters)
-        self.lora.load([initial_adapter(self.lora.shapes(), arguments.rank, seed).weights for seed in range(num_adapters)])
+        self.lora.load(update_samples.new_adapters(self.lora.shapes(), arguments.rank, num_adapters))
         self.trainer = TorchTrainer(self.lora, 0, Settings(micro_batch_tokens=self.budget))
         self.samples = _samples(arguments, num_adapters, rows, self.model.config.vocab_size)
 
@@ -310,14 +309,17 @@ class _Grouped:
 
 
 class _Peft:
-    """The rival: PEFT adapters in one model, made active in turn, over the same micro-batches and loss."""
+    """The rival: PEFT adapters in one model, made active in turn, over the same samples and loss."""
 
     def __init__(self, arguments: argparse.Namespace, num_adapters: int, rows: int) -> None:
         from flows.bench.peft_rival import PeftInTurn
+        from stages.core.training.grouped_lora import target_shapes
+        from stages.core.training.loss import Objective
 
         model, self.budget = model_of(arguments), arguments.micro_batch_tokens
         self.samples = _samples(arguments, num_adapters, rows, model.config.vocab_size)
-        self.peft = PeftInTurn(model, TARGETS, arguments.rank, num_adapters)
+        stack = update_samples.new_adapters(target_shapes(model, TARGETS), arguments.rank, num_adapters)
+        self.peft = PeftInTurn(model, TARGETS, arguments.rank, stack, Objective())
 
     def run(self) -> list[float]:
         """Compute gradients of each adapter in separate passes, and return their norms."""

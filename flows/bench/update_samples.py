@@ -1,14 +1,15 @@
 """`populora bench update --model PATH --samples FILE`: an update on samples that a run stored, role by role.
 
 FILE is a generation's samples.parquet. All of a role's adapters are updated together, groups without an advantage left out, with
-fresh factors: the arithmetic does not depend on their values. Tokens are response tokens, counted once per completion on all
-sides, each of which is a process of its own; medians of turns are compared. Rivals:
+new factors: the arithmetic does not depend on their values. Tokens are response tokens, counted once per completion on all sides,
+each of which is a process of its own; medians of turns are compared. Rivals:
 
-- `peft_set_adapter`: PEFT adapters, made active in turn, a row for each completion (flows.bench.peft_rival).
 - `row_per_completion`: the same trainer with `learning.row_tokens = 0`, so that nothing of a prompt or completion is shared.
+- `peft_set_adapter`: PEFT adapters, made active in turn, a row for each completion (flows.bench.peft_rival).
 - `checkout`: the trainer of another checkout of this project, if `--checkout` names one.
 
-A side is this file, run in the checkout that it belongs to: it uses only what older checkouts have, too.
+The bench ends with an error if this project's sides find different gradients. A side is this file, run in the checkout that it
+belongs to: except for PEFT's, which runs in this one, it uses only what older checkouts have, too.
 """
 
 import argparse
@@ -16,13 +17,17 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 PROJECT = Path(__file__).resolve().parents[2]
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+NEARLY = 0.05  # of a gradient's norm: sums in bfloat16 are rounded, and the sides add in different orders
+
+Norms = Callable[[], list[float]]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -46,71 +51,47 @@ def measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
     spec = {"model": str(Path(arguments.model).resolve()), "device": arguments.device, "samples": str(arguments.samples)}
     spec |= {"rank": arguments.rank, "threads": arguments.threads, "budget": arguments.micro_batch_tokens}
-    shared = spec | {"row_tokens": arguments.row_tokens}
-    rivals = {"peft_set_adapter": (PROJECT, spec | {"peft": True}), "row_per_completion": (PROJECT, spec | {"row_tokens": 0})}
+    our_spec = spec | {"side": "trainer", "row_tokens": arguments.row_tokens}
+    rivals = {
+        "row_per_completion": (PROJECT, our_spec | {"row_tokens": 0}),
+        "peft_set_adapter": (PROJECT, spec | {"side": "peft"}),
+    }
     if arguments.checkout:
-        rivals["checkout"] = (arguments.checkout, shared)
-    for name, (checkout, of_rival) in rivals.items():  # two at a time: each holds the model and a pass
+        rivals["checkout"] = (arguments.checkout, our_spec)
+    for name, (checkout, rival_spec) in rivals.items():  # two at a time: each holds the model and a pass
         with ExitStack() as stack:
-            ours = stack.enter_context(Side(__file__, sys.executable, PROJECT, shared))
-            rival = stack.enter_context(Side(__file__, sys.executable, checkout, of_rival))
-            for side in (ours, rival):
-                side.turn()  # warm-up
+            ours = stack.enter_context(Side(__file__, sys.executable, PROJECT, our_spec))
+            rival = stack.enter_context(Side(__file__, sys.executable, checkout, rival_spec))
+            warm, rival_warm = ours.turn(), rival.turn()
+            if checkout == PROJECT:
+                check_norms(name, warm["norms"], rival_warm["norms"])
             found = in_turns(arguments.repeats, {"ours": ours.turn, name: rival.turn})
         for role, tokens in found["ours"][0]["tokens"].items():
             seconds = {side: statistics.median(turn["seconds"][role] for turn in turns) for side, turns in found.items()}
             figure = {"name": "update.tokens_per_s", "value": round(tokens / seconds["ours"], 2), "unit": "tokens/s"}
-            where = {"model": Path(arguments.model).name, "role": role, "response_tokens": tokens}
-            paired = {"against": name, "rival": round(tokens / seconds[name], 2)}
+            where = {"model": Path(arguments.model).name, "role": role, "adapters": len(warm["norms"][role])}
+            paired = {"response_tokens": tokens, "against": name, "rival": round(tokens / seconds[name], 2)}
             yield figure | where | paired | {"ratio": round(seconds[name] / seconds["ours"], 3)}
 
 
-class _Trained:
-    """Ours: the trainer over the base model."""
-
-    def __init__(self, model: Any, spec: dict[str, Any], objective: Any) -> None:
-        from stages.core.training.grouped_lora import attach
-        from stages.core.training.settings import Settings
-        from stages.core.training.torch_trainer import TorchTrainer
-
-        self._budget, self._rank = spec["budget"], spec["rank"]
-        self._lora = attach(model, TARGETS, self._rank, self._rank, 1)
-        settings = Settings(objective, micro_batch_tokens=self._budget, row_tokens=spec["row_tokens"])
-        self._trainer = TorchTrainer(self._lora, 0, settings)
-
-    def load(self, num_adapters: int) -> None:
-        """Hold that many new adapters."""
-        from stages.core.lora.adapter_files import initial_adapter
-
-        self._lora.load([initial_adapter(self._lora.shapes(), self._rank, seed).weights for seed in range(num_adapters)])
-
-    def gradient_norms(self, rows: Any) -> list[float]:
-        """Compute the gradients of all adapters, and return their norms."""
-        self._trainer.accumulate(rows, self._budget)
-        norms: list[float] = self._lora.gradients_NP.norm(dim=1).tolist()
-        self._lora.clear_gradients()
-        return norms
+def check_norms(name: str, ours: Mapping[str, list[float]], rival: Mapping[str, list[float]]) -> None:
+    """Raise RuntimeError unless a rival's gradients have nearly the norms of ours, adapter by adapter."""
+    for role, norms in ours.items():
+        if any(abs(one - other) > NEARLY * one for one, other in zip(norms, rival[role], strict=True)):
+            raise RuntimeError(
+                f"{name} has other gradients of the {role} role than our trainer: norms {rival[role]}, ours {norms}"
+            )
 
 
-class _Peft:
-    """The rival: PEFT adapters on the base model."""
+def new_adapters(shapes: Mapping[str, tuple[int, int]], rank: int, count: int) -> list[Any]:
+    """Return the weights of that many new adapters, the same in every process."""
+    from stages.core.lora.adapter_files import initial_adapter
 
-    def __init__(self, model: Any, spec: dict[str, Any], objective: Any, most: int) -> None:
-        from flows.bench.peft_rival import PeftInTurn
-
-        self._budget = spec["budget"]
-        self._peft = PeftInTurn(model, TARGETS, spec["rank"], most, objective)
-
-    def load(self, num_adapters: int) -> None:
-        """Nothing: all are there, and each is made active in its turn."""
-
-    def gradient_norms(self, rows: Any) -> list[float]:
-        """Compute the gradients of one adapter after the other, and return their norms."""
-        return self._peft.gradient_norms(rows, self._budget)
+    return [initial_adapter(shapes, rank, seed).weights for seed in range(count)]
 
 
-class _Timed:
-    """A side with the samples of each role that learn."""
+class _Side:
+    """The base model, and the samples of each role that have a gradient."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
         from stages.core.engines.hf_engine import load_model
@@ -118,22 +99,51 @@ class _Timed:
 
         self._rows = dict(_rows_by_role(spec["samples"]))
         model, objective = load_model(spec["model"], spec["device"], "bfloat16"), Objective(entropy_bonus=0.0, importance_cap=2.0)
-        most = max((len(rows.names) for rows in self._rows.values()), default=1)
-        self._side = _Peft(model, spec, objective, most) if spec.get("peft") else _Trained(model, spec, objective)
+        self._ready = {"trainer": _trainer, "peft": _peft}[spec["side"]](model, spec, objective)
 
     def turn(self) -> dict[str, Any]:
         """Compute the gradients of each role's adapters."""
-        seconds, tokens = dict[str, float](), dict[str, int]()
+        seconds, tokens, norms = dict[str, float](), dict[str, int](), dict[str, list[float]]()
         for role, rows in self._rows.items():
-            self._side.load(len(rows.names))
+            work = self._ready(rows)
             started = time.perf_counter()
-            self._side.gradient_norms(rows)
+            norms[role] = work()
             seconds[role], tokens[role] = time.perf_counter() - started, sum(map(len, rows.completions))
-        return {"seconds": seconds, "tokens": tokens}
+        return {"seconds": seconds, "tokens": tokens, "norms": norms}
+
+
+def _trainer(model: Any, spec: dict[str, Any], objective: Any) -> Callable[[Any], Norms]:
+    from stages.core.training.grouped_lora import attach
+    from stages.core.training.settings import Settings
+    from stages.core.training.torch_trainer import TorchTrainer
+
+    lora = attach(model, TARGETS, spec["rank"], spec["rank"], 1)
+    trainer = TorchTrainer(lora, 0, Settings(objective, micro_batch_tokens=spec["budget"], row_tokens=spec["row_tokens"]))
+
+    def gradient_norms(rows: Any) -> list[float]:
+        trainer.accumulate(rows, spec["budget"])
+        norms: list[float] = lora.gradients_NP.norm(dim=1).tolist()
+        lora.clear_gradients()
+        return norms
+
+    def ready(rows: Any) -> Norms:
+        lora.load(new_adapters(lora.shapes(), spec["rank"], len(rows.names)))
+        return partial(gradient_norms, rows)
+
+    return ready
+
+
+def _peft(model: Any, spec: dict[str, Any], objective: Any) -> Callable[[Any], Norms]:
+    from flows.bench.peft_rival import PeftInTurn
+    from stages.core.training.grouped_lora import target_shapes
+
+    most_adapters = max(len(rows.names) for _, rows in _rows_by_role(spec["samples"]))
+    stack = new_adapters(target_shapes(model, TARGETS), spec["rank"], most_adapters)
+    peft = PeftInTurn(model, TARGETS, spec["rank"], stack, objective)
+    return lambda rows: partial(peft.gradient_norms, rows, spec["budget"])
 
 
 def _rows_by_role(file: str) -> Iterator[tuple[str, Any]]:
-    """Yield each role with the samples of its adapters that have an advantage, if there are any."""
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
@@ -143,7 +153,7 @@ def _rows_by_role(file: str) -> Iterator[tuple[str, Any]]:
     for role in pc.unique(stored["role"]).to_pylist():
         samples = stored.filter(pc.equal(stored["role"], role))
         learning = with_advantage(samples)
-        if names := sorted(set(learning["adapter_id"].to_pylist())):
+        if names := sorted(set(learning["adapter_id"].to_pylist())):  # empty: nobody of this role has an advantage
             yield role, columns(names, learning, response_tokens(samples))
 
 
@@ -152,7 +162,7 @@ def serve(spec: dict[str, Any]) -> None:
     from stages.core.training.cpu import use_cpu
 
     use_cpu(spec["threads"])
-    side = _Timed(spec)
+    side = _Side(spec)
     for _ in sys.stdin:
         print(f"\nside: {json.dumps(side.turn())}", flush=True)
 

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import signal
 import socket
 import sys
 import time
@@ -49,14 +50,17 @@ def _wait(server: supervised.Child, url: str) -> None:
     deadline = time.monotonic() + START_SECONDS
     while not prefect_api.answers(url):
         if not server.lives:
-            raise supervised.ChildFailed(f"the Prefect server exited with code {server.process.returncode}: {_words_of(server)}")
+            raise supervised.ChildFailed(f"the Prefect server {_end_of(server)}")
         if time.monotonic() > deadline:
-            raise supervised.ChildFailed(f"the Prefect server did not answer within {START_SECONDS:.0f} s: {_words_of(server)}")
+            raise supervised.ChildFailed(f"the Prefect server did not answer within {START_SECONDS:.0f} s; {server.last_words()}")
         time.sleep(0.2)
 
 
-def _words_of(server: supervised.Child) -> str:
-    return server.last_words() or "it printed nothing; set PREFECT_SERVER_LOGGING_LEVEL=ERROR and try again"
+def _end_of(server: supervised.Child) -> str:
+    code, said = server.process.returncode, server.last_words()
+    if code < 0:
+        return f"was ended by {signal.Signals(-code).name}: {said}"
+    return f"exited with code {code}: {said or 'set PREFECT_SERVER_LOGGING_LEVEL=WARNING to see why'}"
 
 
 def free_port() -> int:

@@ -1,7 +1,8 @@
 """Prefect's server and UI behind our own gate.
 
 Added to Prefect: Host and Origin checks (flows/servers/gate.py), a password, a link that opens the UI
-(flows/servers/login_link.py), a content security policy, SQLite transactions that wait for the lock, migrations in turn.
+(flows/servers/login_link.py), a content security policy, SQLite transactions that wait for the lock, and
+migrations in turn.
 
 The UI of Prefect 3.8 requests an analytics host even when analytics are off, and logos from a content network. The policy makes
 the browser refuse both. `python -m flows.prefect_ops.ui_server --host 127.0.0.1 --port 4200`; everything else is configured
@@ -14,9 +15,10 @@ import fcntl
 import importlib
 import os
 import sys
-from pathlib import Path
-from typing import Any
+import time
+from typing import IO, Any
 
+import sqlalchemy
 import uvicorn
 
 from flows.execution import gc_tuning
@@ -64,6 +66,9 @@ ALONE = {
 """What the server of one command switches off: no one views it, and it has no automations."""
 
 
+TURN_SECONDS = 120.0
+"""How long a server may create or upgrade its database while another waits: it takes seconds."""
+
 PASSWORD = "PREFECT_SERVER_API_AUTH_STRING"
 
 
@@ -102,35 +107,39 @@ def take_turns() -> None:
 
 
 def migrate_in_turn() -> None:
-    """Let one server at a time create or upgrade the SQLite database of a home.
+    """Let one server at a time create or upgrade an SQLite database.
 
-    Two first servers at once, such as those of two runs started in a fresh clone, would meet each other's half-made tables, and
-    one would exit.
+    Two first servers of a database at once, such as those of two runs started in a fresh clone, would each meet the other's
+    half-made tables, and one would exit.
     """
     from prefect.server.database.interface import PrefectDBInterface  # noqa: PLC0415  after the settings
-    from prefect.settings import get_current_settings  # noqa: PLC0415  after the settings
 
     create = PrefectDBInterface.create_db
 
     async def create_in_turn(self: Any) -> None:
-        if self.dialect.name != "sqlite":  # other databases are shared by machines: a lock of this one would not help
+        url = sqlalchemy.engine.make_url(self.database_config.connection_url)
+        if url.get_backend_name() != "sqlite" or not url.database or ":memory:" in url.database:
             await create(self)
             return
-        home = Path(get_current_settings().home)
-        home.mkdir(parents=True, exist_ok=True)
-        with (home / "migration.lock").open("w") as lock:  # closing it, or dying, gives it up
-            await _locked(lock)
+        with open(f"{url.database}.lock", "w") as lock:  # released when it is closed or the process dies
+            await _wait_for_turn(lock)
             await create(self)
 
     PrefectDBInterface.create_db = create_in_turn  # type: ignore[method-assign]
 
 
-async def _locked(file: Any) -> None:
+async def _wait_for_turn(lock: IO[str]) -> None:
+    deadline = time.monotonic() + TURN_SECONDS
     while True:
         try:
-            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
         except BlockingIOError:
-            await asyncio.sleep(0.1)
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"another server has held {lock.name} for {TURN_SECONDS:.0f} s; end it") from None
+        except OSError:  # no locks on this file system
+            return
+        await asyncio.sleep(0.1)
 
 
 def walled(app: Any, host: str, password: str) -> Any:

@@ -14,12 +14,12 @@ from flows.bench import rollout as rollout_bench
 from flows.bench import update as update_bench
 from flows.bench.peft_rival import PeftInTurn
 from flows.bench.update import SEED_MODEL
+from flows.bench.update_samples import check_norms, new_adapters
 from flows.config import PROJECT
 from stages.core import tables
 from stages.core.engines.hf_engine import load_model
 from stages.core.engines.precision import fast_bfloat16
-from stages.core.lora.adapter_files import initial_adapter
-from stages.core.training.grouped_lora import attach
+from stages.core.training.grouped_lora import attach, unflatten
 from stages.core.training.loss import Objective
 from stages.core.training.packing import Samples, pack_rows
 from stages.core.training.settings import Settings
@@ -118,9 +118,11 @@ def test_an_update_on_stored_samples_is_measured_role_by_role(tmp_path: Path) ->
     options = ["--model", str(SEED_MODEL), "--device", "cpu", "--rank", "2", "--repeats", "1", "--threads", "1"]
     lines = list(update_bench.main([*options, "--samples", str(tmp_path / "samples.parquet"), "--checkout", str(PROJECT)]))
     assert [(line["role"], line["against"]) for line in lines] == [
-        (role, rival) for rival in ("peft_set_adapter", "row_per_completion", "checkout") for role in ("teacher", "student")
+        (role, rival) for rival in ("row_per_completion", "peft_set_adapter", "checkout") for role in ("teacher", "student")
     ]
-    assert all(line["response_tokens"] == 6 * 3 and line["value"] > 0 and line["ratio"] > 0 for line in lines)
+    assert all(
+        line["response_tokens"] == 6 * 3 and line["adapters"] == 2 and line["value"] > 0 and line["ratio"] > 0 for line in lines
+    )
 
 
 @pytest.mark.parametrize(
@@ -142,24 +144,39 @@ def test_options_of_stored_samples_that_do_not_fit_are_refused(
 def test_the_rival_computes_the_same_gradients() -> None:
     """PEFT in turn, with a row for each completion, against the grouped pass, which shares prompts and beginnings."""
     rng = np.random.default_rng(0)
+    completions = [[7, 8, *rng.integers(2, 5, 1 + number % 3).tolist()] for number in range(24)]
     samples = Samples(
         names=("a0", "a1", "a2"),
         slots_S=np.repeat([0, 1, 2], 8),
         prompts=[[5, 6, 7 + number // 4, 9] for number in range(24)],  # four completions of each
-        completions=[[7, 8, *rng.integers(2, 5, 1 + number % 3).tolist()] for number in range(24)],
-        engine_logprobs=[np.full(3 + number % 3, -2.0) for number in range(24)],
-        advantages_S=rng.normal(size=24),
+        completions=completions,
+        engine_logprobs=[rng.uniform(-9, -7, len(completion)) for completion in completions],
+        advantages_S=np.where(np.arange(24) % 8 == 3, 0.0, rng.normal(size=24)),
         tokens_N=np.full(3, 32.0),
     )
-    objective = Objective(entropy_bonus=0.01, importance_cap=2.0)
-    model = load_model(str(SEED_MODEL), "cpu", "float32")
-    lora = attach(model, update_bench.TARGETS, 4, 4, 1)
-    lora.load([initial_adapter(lora.shapes(), 4, seed).weights for seed in range(3)])
+    objective = Objective(entropy_bonus=0.0, importance_cap=2.0)
+    base = load_model(str(SEED_MODEL), "cpu", "float32")
+    lora = attach(base, update_bench.TARGETS, 4, 4, 1)
+    stack = [
+        {name: array + rng.normal(0, 0.02, array.shape).astype(np.float32) for name, array in weights.items()}
+        for weights in new_adapters(lora.shapes(), 4, 3)
+    ]
+    lora.load(stack)
     TorchTrainer(lora, 0, Settings(objective, row_tokens=1024)).accumulate(samples, 512)
-    ours = lora.gradients_NP.norm(dim=1).tolist()
-    peft = PeftInTurn(load_model(str(SEED_MODEL), "cpu", "float32"), update_bench.TARGETS, 4, 3, objective)
-    assert peft.gradient_norms(samples, 512) == pytest.approx(ours, rel=1e-3)
-    assert len(set(ours)) == 3 and min(ours) > 0
+    ours = [unflatten(lora, gradient_P) for gradient_P in lora.gradients_NP.numpy()]
+    rival = PeftInTurn(load_model(str(SEED_MODEL), "cpu", "float32"), update_bench.TARGETS, 4, stack, objective)
+    for expected, found in zip(ours, rival.gradients(samples, 512), strict=True):
+        assert found.keys() == expected.keys()
+        largest = max(np.abs(value).max() for value in expected.values())
+        assert largest > 0
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name].numpy(), value, rtol=1e-3, atol=1e-4 * largest)
+
+
+def test_sides_with_different_gradients_are_not_compared() -> None:
+    check_norms("rival", {"student": [1.0, 2.0]}, {"student": [1.04, 1.92]})
+    with pytest.raises(RuntimeError, match="rival has other gradients of the student role than our trainer"):
+        check_norms("rival", {"student": [1.0, 2.0]}, {"student": [1.0, 1.89]})
 
 
 @pytest.mark.timeout(300)

@@ -385,8 +385,8 @@ def test_an_experiment_is_killed_and_two_processes_go_on_with_it(file: Path, tmp
     said = [tmp_path / "0.txt", tmp_path / "1.txt"]
     with ExitStack() as files:
         outputs = [files.enter_context(out.open("w")) for out in said]
-        homes = [os.environ | {"PREFECT_HOME": f"{out}.home"} for out in said]
-        two = [subprocess.Popen(command, cwd=PROJECT, env=home, stdout=out) for home, out in zip(homes, outputs, strict=True)]
+        home = os.environ | {"PREFECT_HOME": str(tmp_path / "home")}  # a new one, which both servers share
+        two = [subprocess.Popen(command, cwd=PROJECT, env=home, stdout=out) for out in outputs]
     assert [one.wait() for one in two] == [0, 0]
     assert "in use by another process" in said[0].read_text() + said[1].read_text()
     assert (tmp_path / "runs" / "tiny-many-s0" / "generation=0001" / "evolve.json").stat().st_mtime_ns == first

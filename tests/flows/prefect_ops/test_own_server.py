@@ -1,21 +1,35 @@
-"""A private Prefect server that exits before it answers."""
+"""Private Prefect servers: two first ones of a home, and one that ends before it answers."""
 
-import os
+import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from flows.prefect_ops import own_server, supervised
 
+SILENT = "http://127.0.0.1:9/api"
 
-def test_a_server_that_exits_without_a_word_is_reported_with_its_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "environ", os.environ.copy())  # the server's settings must not outlive the test
-    silent = tmp_path / "silent-python"
-    silent.write_text("#!/bin/sh\nexit 3\n")
-    silent.chmod(0o755)
-    monkeypatch.setattr(own_server.sys, "executable", str(silent))
-    with (
-        own_server.own_server(tmp_path, {}, "--alone") as (_, wait),
-        pytest.raises(supervised.ChildFailed, match="exited with code 3: it printed nothing; set PREFECT_SERVER_LOG"),
-    ):
-        wait()
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_two_first_servers_of_a_home_both_start(tmp_path: Path) -> None:
+    """Both would create the database's tables, and one would find half of them there."""
+    with ExitStack() as stack:
+        waits = [stack.enter_context(own_server.own_server(tmp_path, {}, "--alone"))[1] for _ in range(2)]
+        for wait in waits:
+            wait()
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("raise SystemExit(3)", "exited with code 3: set PREFECT_SERVER_LOGGING_LEVEL=WARNING to see why"),
+        ("print('no room', flush=True); raise SystemExit(1)", "exited with code 1: no room"),
+        ("import os; os.kill(os.getpid(), 9)", "was ended by SIGKILL"),
+    ],
+)
+def test_a_server_that_ends_before_it_answers_is_reported(script: str, said: str, tmp_path: Path) -> None:
+    server = supervised.start("Prefect server", [sys.executable, "-c", script], {}, tmp_path / "log")
+    with pytest.raises(supervised.ChildFailed, match=said):
+        own_server._wait(server, SILENT)

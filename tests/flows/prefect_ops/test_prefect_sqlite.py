@@ -2,6 +2,7 @@
 first servers of a home create the same tables, unless they do so in turn."""
 
 import asyncio
+import fcntl
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,6 @@ import pytest
 import sqlalchemy as sa
 from prefect.server.database.configurations import AioSqliteConfiguration
 from prefect.server.database.interface import PrefectDBInterface
-from prefect.settings import PREFECT_HOME, temporary_settings
 
 from flows.prefect_ops import ui_server
 
@@ -53,9 +53,16 @@ def test_transactions_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert asyncio.run(_read_then_write_beside_a_writer(tmp_path / "turns.db")) == ["first", "second"]
 
 
-@pytest.mark.parametrize(("dialect", "seen"), [("sqlite", ["begun", "done"] * 2), ("postgresql", ["begun"] * 2 + ["done"] * 2)])
-def test_only_databases_of_this_machine_are_created_in_turn(
-    dialect: str, seen: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("url", "seen"),
+    [
+        ("sqlite+aiosqlite:///{home}/prefect.db", ["begun", "done"] * 2),
+        ("sqlite+aiosqlite:///file::memory:?cache=shared&uri=true", ["begun"] * 2 + ["done"] * 2),
+        ("postgresql+asyncpg://user@host/prefect", ["begun"] * 2 + ["done"] * 2),
+    ],
+)
+def test_only_files_of_this_machine_are_created_in_turn(
+    url: str, seen: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[str] = []
 
@@ -65,11 +72,18 @@ def test_only_databases_of_this_machine_are_created_in_turn(
         found.append("done")
 
     async def two_servers() -> None:
-        server: Any = SimpleNamespace(dialect=SimpleNamespace(name=dialect))
+        server: Any = SimpleNamespace(database_config=SimpleNamespace(connection_url=url.format(home=tmp_path)))
         await asyncio.gather(PrefectDBInterface.create_db(server), PrefectDBInterface.create_db(server))
 
     monkeypatch.setattr(PrefectDBInterface, "create_db", create)
     ui_server.migrate_in_turn()
-    with temporary_settings({PREFECT_HOME: tmp_path / "home"}):
-        asyncio.run(two_servers())
+    asyncio.run(two_servers())
     assert found == seen
+
+
+def test_a_server_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ui_server, "TURN_SECONDS", 0.2)
+    held = (tmp_path / "prefect.db.lock").open("w")
+    fcntl.flock(held, fcntl.LOCK_EX)
+    with held, (tmp_path / "prefect.db.lock").open("w") as lock, pytest.raises(TimeoutError, match="another server has held"):
+        asyncio.run(ui_server._wait_for_turn(lock))
