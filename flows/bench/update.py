@@ -58,8 +58,9 @@ def _asked(options: Sequence[str]) -> argparse.Namespace:
     arguments = asked.parse_args(options)
     if arguments.samples and not arguments.model:
         asked.error("--samples needs --model: the folder of the model that wrote them")
-    if arguments.checkout and not arguments.samples:
-        asked.error("--checkout needs --samples")
+    for option in ("checkout", "rival"):
+        if getattr(arguments, option) and not arguments.samples:
+            asked.error(f"--{option} needs --samples")
     group = arguments.group_size * _positions(arguments)
     most = max(arguments.adapters, default=1)
     if arguments.total is None:

@@ -26,6 +26,7 @@ from typing import Any
 PROJECT = Path(__file__).resolve().parents[2]
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 NEARLY = 0.05  # of a gradient's norm: sums in bfloat16 are rounded, and the sides add in different orders
+RIVALS = ("row_per_completion", "peft_set_adapter")
 
 Norms = Callable[[], list[float]]
 
@@ -34,6 +35,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that count with `--samples`."""
     parser.add_argument("--samples", type=_existing, help="with --model: a generation's samples.parquet to update on")
     parser.add_argument("--row-tokens", type=int, default=1024, help="with --samples: as learning.row_tokens")
+    parser.add_argument(
+        "--rival", choices=RIVALS, action="append", help="with --samples: one to measure (repeatable; default: all)"
+    )
     parser.add_argument("--checkout", type=_existing, help="with --samples: another checkout, whose trainer is a rival, too")
 
 
@@ -52,10 +56,9 @@ def measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     spec = {"model": str(Path(arguments.model).resolve()), "device": arguments.device, "samples": str(arguments.samples)}
     spec |= {"rank": arguments.rank, "threads": arguments.threads, "budget": arguments.micro_batch_tokens}
     our_spec = spec | {"side": "trainer", "row_tokens": arguments.row_tokens}
-    rivals = {
-        "row_per_completion": (PROJECT, our_spec | {"row_tokens": 0}),
-        "peft_set_adapter": (PROJECT, spec | {"side": "peft"}),
-    }
+    rival_specs = (our_spec | {"row_tokens": 0}, spec | {"side": "peft"})
+    asked = arguments.rival or RIVALS
+    rivals = {name: (PROJECT, rival_spec) for name, rival_spec in zip(RIVALS, rival_specs, strict=True) if name in asked}
     if arguments.checkout:
         rivals["checkout"] = (arguments.checkout, our_spec)
     for name, (checkout, rival_spec) in rivals.items():  # two at a time: each holds the model and a pass
@@ -63,7 +66,7 @@ def measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
             ours = stack.enter_context(Side(__file__, sys.executable, PROJECT, our_spec))
             rival = stack.enter_context(Side(__file__, sys.executable, checkout, rival_spec))
             warm, rival_warm = ours.turn(), rival.turn()
-            if checkout == PROJECT:
+            if name in RIVALS:
                 check_norms(name, warm["norms"], rival_warm["norms"])
             found = in_turns(arguments.repeats, {"ours": ours.turn, name: rival.turn})
         for role, tokens in found["ours"][0]["tokens"].items():

@@ -98,8 +98,7 @@ def test_an_update_of_a_checkpoint_is_measured() -> None:
     assert share["name"] == "update.share_of_peak" and 0 < share["value"] < 1 < 1000 * share["peak_tflops"]
 
 
-@pytest.mark.timeout(300)
-def test_an_update_on_stored_samples_is_measured_role_by_role(tmp_path: Path) -> None:
+def _stored_samples(folder: Path) -> Path:
     blank = {"member_id": "m", "kind": "deduction", "adapter_sha256": "sha", "reward": 1.0, "baseline": 0.0, "centred": 1.0}
     rows = [
         blank
@@ -114,9 +113,14 @@ def test_an_update_on_stored_samples_is_measured_role_by_role(tmp_path: Path) ->
         for role in ("teacher", "student")
         for number in range(8)
     ]
-    pq.write_table(tables.table(rows, tables.SAMPLES), tmp_path / "samples.parquet")
+    pq.write_table(tables.table(rows, tables.SAMPLES), folder / "samples.parquet")
+    return folder / "samples.parquet"
+
+
+@pytest.mark.timeout(300)
+def test_an_update_on_stored_samples_is_measured_role_by_role(tmp_path: Path) -> None:
     options = ["--model", str(SEED_MODEL), "--device", "cpu", "--rank", "2", "--repeats", "1", "--threads", "1"]
-    lines = list(update_bench.main([*options, "--samples", str(tmp_path / "samples.parquet"), "--checkout", str(PROJECT)]))
+    lines = list(update_bench.main([*options, "--samples", str(_stored_samples(tmp_path)), "--checkout", str(PROJECT)]))
     assert [(line["role"], line["against"]) for line in lines] == [
         (role, rival) for rival in ("row_per_completion", "peft_set_adapter", "checkout") for role in ("teacher", "student")
     ]
@@ -130,6 +134,7 @@ def test_an_update_on_stored_samples_is_measured_role_by_role(tmp_path: Path) ->
     [
         (["--samples", str(SEED_MODEL)], "--samples needs --model"),
         (["--checkout", str(PROJECT)], "--checkout needs --samples"),
+        (["--rival", "peft_set_adapter"], "--rival needs --samples"),
         (["--samples", "nowhere"], "'nowhere' does not exist"),
     ],
 )
@@ -171,6 +176,14 @@ def test_the_rival_computes_the_same_gradients() -> None:
         assert largest > 0
         for name, value in expected.items():
             np.testing.assert_allclose(found[name].numpy(), value, rtol=1e-3, atol=1e-4 * largest)
+
+
+@pytest.mark.timeout(300)
+def test_one_rival_alone_can_be_asked_for(tmp_path: Path) -> None:
+    samples = _stored_samples(tmp_path)
+    options = ["--model", str(SEED_MODEL), "--device", "cpu", "--rank", "2", "--repeats", "1", "--threads", "1"]
+    lines = list(update_bench.main([*options, "--samples", str(samples), "--rival", "peft_set_adapter"]))
+    assert [(line["role"], line["against"]) for line in lines] == [(role, "peft_set_adapter") for role in ("teacher", "student")]
 
 
 def test_sides_with_different_gradients_are_not_compared() -> None:
