@@ -9,13 +9,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from flows.benchmarks.members import Chosen, newest_generation
+from flows.benchmarks.members import Chosen, config_of, newest_generation
 from flows.benchmarks.score import Question, score_run, scored_generations
 from flows.config import ConfigError
 from flows.run.run import Run
 from flows.storage import Damaged, NotStored, Store, StoreRefused, open_store
 from stages.core.highlight import markdown_line
 from stages.core.suites.statistics import population
+
+OWN = "its own suite"
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Summary:
 
 def score_store(
     store_url: str,
-    suites: Sequence[str],
+    suites: Sequence[str] = (),
     members: str = "students",
     runs: Sequence[str] = (),
     limit: int = 0,
@@ -59,15 +61,18 @@ def score_store(
 ) -> Summary:
     """Score the newest generation of every run of the store (or of the named `runs`) on `suites`; skip what is already scored.
 
-    `members` is `students`, `all`, `top:N` (by fitness) or adapter ids separated by commas. A run that cannot be scored (its
-    data is damaged, retired or of a newer version, its model is missing) becomes a line of the summary; an unreachable service
-    raises.
+    Without `suites`, a run is scored as it scores itself: on `benchmark.suite`, with the run's `benchmark.limit` and
+    `benchmark.attempts` in place of 0. `members` is `students`, `all`, `top:N` (by fitness) or adapter ids separated by commas.
+    A run that cannot be scored (its data is damaged, retired or of a newer version, its model is missing) becomes a line of the
+    summary; an unreachable service raises.
     """
     store, scored, failures = open_store(store_url), [], []
     for run_id in runs or run_ids(store):
-        for suite in suites:
+        for suite in suites or [OWN]:
             try:
-                scored.append(_scored(Run(store, run_id), members, Question(suite, limit, attempts)))
+                run = _existing(store, run_id)
+                asked = _own_question(run, limit, attempts) if suite == OWN else Question(suite, limit, attempts)
+                scored.append(_scored(run, members, asked))
             except (ConfigError, NotStored, Damaged, StoreRefused) as error:
                 failures.append((run_id, suite, str(error).splitlines()[0]))
     return Summary(tuple(scored), tuple(failures))
@@ -78,9 +83,19 @@ def run_ids(store: Store) -> list[str]:
     return sorted(uri.partition("/")[0] for uri in store.list("") if uri.count("/") == 1 and uri.endswith("/run.json"))
 
 
-def _scored(run: Run, members: str, asked: Question) -> ScoredRun:
+def _existing(store: Store, run_id: str) -> Run:
+    run = Run(store, run_id)
     if run.history.description() is None:
-        raise NotStored(f"no run {run.run_id}")
+        raise NotStored(f"no run {run_id}")
+    return run
+
+
+def _own_question(run: Run, limit: int, attempts: int) -> Question:
+    own = config_of(run).benchmark
+    return Question(own.suite, limit or own.limit, attempts or own.attempts)
+
+
+def _scored(run: Run, members: str, asked: Question) -> ScoredRun:
     if (chosen := Chosen(members=members)).named:  # the same adapters at any time: there is no generation before
         return ScoredRun(run.run_id, asked.suite, None, score_run(run, chosen, asked), None, True)
     generation = newest_generation(run)

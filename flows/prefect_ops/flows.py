@@ -67,7 +67,7 @@ def score(store: str, run_id: str, suites: list[str], members: str, limit: int, 
 @prefect.flow(name="benchmark", persist_result=False)
 def benchmark(
     store: Served,
-    suites: list[str] = ["probe-dev"],  # noqa: B006  the UI's form shows this default; nothing changes it
+    suites: list[str] = [],  # noqa: B006  the UI's form shows this default; nothing changes it
     members: str = "students",
     run_id: RunId | None = None,
     limit: Count = 0,
@@ -77,10 +77,10 @@ def benchmark(
 
     Args:
         store: Where the runs are: a folder, file:///folder, or s3://bucket/prefix.
-        suites: Names of the suites.
+        suites: Names of the suites; none means each run's own suite, asked as the run asks it.
         members: students, all, top:N (by fitness), or adapter ids separated by commas.
         run_id: A single run; none means every run of the store.
-        limit: Number of problems to score, evenly over kinds and bands; 0 means all.
+        limit: Number of problems to score, evenly over kinds and bands; 0 means all, or as many as the run asks.
         attempts: Sampled attempts in addition to the greedy one, for pass@k.
     """
     _leave_with_worker()
@@ -176,7 +176,7 @@ def benchmark_member(
     run_id: RunId,
     adapter: AdapterId,
     store: str,
-    suites: list[str] = ["probe-dev"],  # noqa: B006  the UI's form shows this default; nothing changes it
+    suites: list[str] = [],  # noqa: B006  the UI's form shows this default; nothing changes it
     limit: Count = 0,
     attempts: Count = 0,
 ) -> int:
@@ -186,8 +186,8 @@ def benchmark_member(
         run_id: The run.
         adapter: A member's weights: after its newest update, or older ones.
         store: Where the run is.
-        suites: The suites to score it on.
-        limit: Number of problems to score, evenly over kinds and bands; 0 means all.
+        suites: The suites to score it on; none means the run's own suite, asked as the run asks it.
+        limit: Number of problems to score, evenly over kinds and bands; 0 means all, or as many as the run asks.
         attempts: Sampled attempts in addition to the greedy one, for pass@k.
     """
     _leave_with_worker()

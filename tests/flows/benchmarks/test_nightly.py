@@ -6,7 +6,11 @@ import pyarrow as pa
 import pytest
 from prefect.client.orchestration import get_client
 
+from flows.benchmarks import nightly
+from flows.benchmarks.members import config_of
 from flows.benchmarks.nightly import score_store
+from flows.benchmarks.score import Question
+from flows.config import ConfigError, load
 from flows.prefect_ops.flows import benchmark
 from flows.run.lease import hold
 from flows.run.run import Run
@@ -26,7 +30,9 @@ def store(tmp_path: Path) -> str:
     place.create("newer/run.json", b'{"schema": 99}')
     with hold(place, "well") as epoch:
         example_run.build(Run(place, "well", epoch), 1)
-    well, folder = Run(place, "well"), "probe-dev/asked/generation=0000-n0-k0"
+    well = Run(place, "well")
+    assert config_of(well).benchmark.suite == "probe-dev"
+    folder = "probe-dev/asked/generation=0000-n0-k0"
     scores = pa.Table.from_pylist([ROW], schema=tables.SCORES)
     ref = well.write_table_at(f"benchmarks/{folder}/scores.parquet", scores, tables.SCORES)
     well.commit_benchmark(folder, [], [ref], {}, {}, {})
@@ -34,12 +40,28 @@ def store(tmp_path: Path) -> str:
 
 
 def test_a_run_of_a_newer_version_becomes_a_line_of_the_summary(store: str) -> None:
-    found = score_store(store, ["probe-dev"], runs=["newer", "well"])
+    found = score_store(store, runs=["newer", "well"])
     assert [(one.run_id, one.scored_now) for one in found.runs] == [("well", False)]
     ((run_id, suite, reason),) = found.failures
-    assert (run_id, suite) == ("newer", "probe-dev") and "schema 99 is newer" in reason
+    assert (run_id, suite) == ("newer", "its own suite") and "schema 99 is newer" in reason
     assert "| well | probe-dev | 0 | pass@1 greedy | 25.00 |" in found.markdown()
-    assert "| newer | probe-dev | not scored: newer/run.json: schema 99 is newer" in found.markdown()
+    assert "| newer | its own suite | not scored: newer/run.json: schema 99 is newer" in found.markdown()
+
+
+def test_suites_that_are_named_are_asked_as_they_are_named(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def refused(run: Run, _: object, question: Question) -> pa.Table:
+        asked.append(question)
+        raise ConfigError("not now")
+
+    monkeypatch.setattr(nightly, "score_run", refused)
+    score_store(store, ["staircase-dev", "probe-test"], runs=["well"], limit=7)
+    assert asked == [Question("staircase-dev", 7, 0), Question("probe-test", 7, 0)]
+    monkeypatch.setattr(nightly, "config_of", lambda _: load("quickstart"))
+    score_store(store, runs=["well"])
+    score_store(store, runs=["well"], limit=7, attempts=3)
+    assert asked[2:] == [Question("staircase-dev-deduction", 300, 4), Question("staircase-dev-deduction", 7, 3)]
 
 
 @pytest.mark.flow
