@@ -8,8 +8,8 @@ each of which is a process of its own; medians of turns are compared. Rivals:
 - `peft_set_adapter`: PEFT adapters, made active in turn, a row for each completion (flows.bench.peft_rival).
 - `checkout`: the trainer of another checkout of this project, if `--checkout` names one.
 
-The bench ends with an error if this project's sides find different gradients. A side is this file, run in the checkout that it
-belongs to: except for PEFT's, which runs in this one, it uses only what older checkouts have, too.
+The bench ends with an error if the norms of this project's gradients and a rival's differ. A side is this file, run in the
+checkout that it belongs to: except for PEFT's, which runs in this one, it uses only what older checkouts have, too.
 """
 
 import argparse
@@ -80,7 +80,7 @@ def measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def check_norms(name: str, ours: Mapping[str, list[float]], rival: Mapping[str, list[float]]) -> None:
     """Raise RuntimeError unless a rival's gradients have nearly the norms of ours, adapter by adapter."""
     for role, norms in ours.items():
-        if any(abs(one - other) > NEARLY * one for one, other in zip(norms, rival[role], strict=True)):
+        if not all(abs(one - other) <= NEARLY * one for one, other in zip(norms, rival[role], strict=True)):
             raise RuntimeError(
                 f"{name} has other gradients of the {role} role than our trainer: norms {rival[role]}, ours {norms}"
             )

@@ -12,6 +12,7 @@ import pyarrow as pa
 from flows.benchmarks.members import Chosen, config_of, newest_generation
 from flows.benchmarks.score import Question, score_run, scored_generations
 from flows.config import ConfigError
+from flows.run.history import population_age
 from flows.run.run import Run
 from flows.storage import Damaged, NotStored, Store, StoreRefused, open_store
 from stages.core.highlight import markdown_line
@@ -62,17 +63,19 @@ def score_store(
     """Score the newest generation of every run of the store (or of the named `runs`) on `suites`; skip what is already scored.
 
     Without `suites`, a run is scored as it scores itself: on `benchmark.suite`, with the run's `benchmark.limit` and
-    `benchmark.attempts` in place of 0. `members` is `students`, `all`, `top:N` (by fitness) or adapter ids separated by commas.
-    A run that cannot be scored (its data is damaged, retired or of a newer version, its model is missing) becomes a line of the
-    summary; an unreachable service raises.
+    `benchmark.attempts` in place of 0; what its own benchmark has scored is taken from there. `members` is `students`, `all`,
+    `top:N` (by fitness) or adapter ids separated by commas. A run that cannot be scored (its data is damaged, retired or of a
+    newer version, its model is missing) becomes a line of the summary; an unreachable service raises.
     """
     store, scored, failures = open_store(store_url), [], []
     for run_id in runs or run_ids(store):
         for suite in suites or [OWN]:
             try:
                 run = _existing(store, run_id)
-                asked = _own_question(run, limit, attempts) if suite == OWN else Question(suite, limit, attempts)
-                scored.append(_scored(run, members, asked))
+                if suite == OWN:
+                    scored.append(_by_itself(run, members, limit, attempts))
+                else:
+                    scored.append(_scored(run, members, Question(suite, limit, attempts)))
             except (ConfigError, NotStored, Damaged, StoreRefused) as error:
                 failures.append((run_id, suite, str(error).splitlines()[0]))
     return Summary(tuple(scored), tuple(failures))
@@ -90,9 +93,31 @@ def _existing(store: Store, run_id: str) -> Run:
     return run
 
 
-def _own_question(run: Run, limit: int, attempts: int) -> Question:
-    own = config_of(run).benchmark
-    return Question(own.suite, limit or own.limit, attempts or own.attempts)
+def _by_itself(run: Run, members: str, limit: int, attempts: int) -> ScoredRun:
+    """Score a run on its own suite, unless the run has scored its newest generation in the same way."""
+    rule = config_of(run).benchmark
+    own, asked = (
+        Question(rule.suite, rule.limit, rule.attempts),
+        Question(rule.suite, limit or rule.limit, attempts or rule.attempts),
+    )
+    if asked == own and members == rule.members:
+        generation, there = newest_generation(run), _own_scores(run, rule.suite)
+        if generation in there:
+            before = [scores for number, scores in there.items() if number < generation]
+            return ScoredRun(run.run_id, rule.suite, generation, there[generation], before[-1] if before else None, False)
+    return _scored(run, members, asked)
+
+
+def _own_scores(run: Run, suite: str) -> dict[int, pa.Table]:
+    """Return the SCORES of each generation that the run's own benchmark stored; -1: the start."""
+    found = {}
+    for number in run.history.generations():
+        manifest = run.manifest("benchmark", number)
+        for ref in manifest.outputs if manifest is not None and run.holds(manifest) else ():
+            age = population_age(ref.uri, number)
+            if age is not None and ref.uri.split("/")[-3] == suite:
+                found[age - 1] = run.read_table(ref, "scores")
+    return dict(sorted(found.items()))
 
 
 def _scored(run: Run, members: str, asked: Question) -> ScoredRun:

@@ -29,7 +29,7 @@ OWN_WAY = "as its configuration says"
 class ScoredState:
     """Scores of a run's population after `trained` generations (0: the start), with the answers that they come from.
 
-    `suite_sha256` is that of the suite's problems, known if the run itself scored them. `question` says how `populora benchmark`
+    `suite_sha256` is that of the suite's problems, known for the project's own. `question` says how `populora benchmark`
     asked them, such as "chat, 1,024 tokens"; empty: as the run's own configuration does. `temperature` is that of sampled
     answers; 0 where it is not recorded.
     """
@@ -266,8 +266,9 @@ def _asked(manifest: Manifest, temperature: float) -> Iterator[ScoredState]:
         if (trained := population_age(ref.uri, None)) is not None:
             folder = ref.uri.rpartition("/")[0]
             drawn = float(manifest.versions.get("question", {}).get("temperature", temperature))
-            answers, suite = _answers(manifest, folder), folder.split("/")[1]
-            yield ScoredState(suite, trained, ref, answers, "", _question(manifest), drawn)
+            answers, suite, question = _answers(manifest, folder), folder.split("/")[1], _question(manifest)
+            digest = "" if question else str(manifest.versions.get("suite", ""))
+            yield ScoredState(suite, trained, ref, answers, digest, question, drawn)
 
 
 def _question(manifest: Manifest) -> str:

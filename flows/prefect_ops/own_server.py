@@ -52,14 +52,15 @@ def _wait(server: supervised.Child, url: str) -> None:
         if not server.lives:
             raise supervised.ChildFailed(f"the Prefect server {_end_of(server)}")
         if time.monotonic() > deadline:
-            raise supervised.ChildFailed(f"the Prefect server did not answer within {START_SECONDS:.0f} s; {server.last_words()}")
+            said = server.last_words() or "it printed nothing"
+            raise supervised.ChildFailed(f"the Prefect server did not answer within {START_SECONDS:.0f} s: {said}")
         time.sleep(0.2)
 
 
 def _end_of(server: supervised.Child) -> str:
     code, said = server.process.returncode, server.last_words()
     if code < 0:
-        return f"was ended by {signal.Signals(-code).name}: {said}"
+        return f"was ended by {signal.Signals(-code).name}" + (f": {said}" if said else "")
     return f"exited with code {code}: {said or 'set PREFECT_SERVER_LOGGING_LEVEL=WARNING to see why'}"
 
 

@@ -118,10 +118,11 @@ def migrate_in_turn() -> None:
 
     async def create_in_turn(self: Any) -> None:
         url = sqlalchemy.engine.make_url(self.database_config.connection_url)
-        if url.get_backend_name() != "sqlite" or not url.database or ":memory:" in url.database:
+        file = url.database if url.get_backend_name() == "sqlite" else ""
+        if not file or file.startswith(("file:", ":memory:")):
             await create(self)
             return
-        with open(f"{url.database}.lock", "w") as lock:  # released when it is closed or the process dies
+        with open(f"{file}.lock", "w") as lock:  # released when it is closed or the process dies
             await _wait_for_turn(lock)
             await create(self)
 
@@ -136,7 +137,9 @@ async def _wait_for_turn(lock: IO[str]) -> None:
             return
         except BlockingIOError:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"another server has held {lock.name} for {TURN_SECONDS:.0f} s; end it") from None
+                message = f"waited {TURN_SECONDS:.0f} s for {lock.name}, which other Prefect servers hold"
+                print(message, file=sys.stderr, flush=True)  # the server's log may be too quiet for the exception
+                raise TimeoutError(message) from None
         except OSError:  # no locks on this file system
             return
         await asyncio.sleep(0.1)

@@ -188,8 +188,9 @@ def test_one_rival_alone_can_be_asked_for(tmp_path: Path) -> None:
 
 def test_sides_with_different_gradients_are_not_compared() -> None:
     check_norms("rival", {"student": [1.0, 2.0]}, {"student": [1.04, 1.92]})
-    with pytest.raises(RuntimeError, match="rival has other gradients of the student role than our trainer"):
-        check_norms("rival", {"student": [1.0, 2.0]}, {"student": [1.0, 1.89]})
+    for other in (1.89, float("nan")):
+        with pytest.raises(RuntimeError, match="rival has other gradients of the student role than our trainer"):
+            check_norms("rival", {"student": [1.0, 2.0]}, {"student": [1.0, other]})
 
 
 @pytest.mark.timeout(300)

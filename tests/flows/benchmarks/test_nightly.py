@@ -6,20 +6,29 @@ import pyarrow as pa
 import pytest
 from prefect.client.orchestration import get_client
 
-from flows.benchmarks import nightly
-from flows.benchmarks.members import config_of
 from flows.benchmarks.nightly import score_store
-from flows.benchmarks.score import Question
-from flows.config import ConfigError, load
-from flows.prefect_ops.flows import benchmark
+from flows.config import RunConfig, dump
+from flows.prefect_ops.flows import benchmark, benchmark_member
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.storage import open_store
 from stages.core import tables
 from tests.support import example_run
 
-OF = {"suite": "probe-dev", "member_id": "s0", "role": "student", "adapter_id": "s0-g0000", "adapter_sha256": "0" * 64}
-ROW = OF | {"group": "all", "measure": "pass@1 greedy", "score": 0.25, "problems": 4, "attempts": 1, "stderr": None}
+SUITE = "staircase-dev-deduction"
+OWN = RunConfig.model_validate(dump(example_run.CONFIG) | {"benchmark": {"suite": SUITE, "limit": 300, "attempts": 4}})
+OF = {"suite": SUITE, "member_id": "s0", "role": "student", "adapter_id": "s0-g0000", "adapter_sha256": "0" * 64}
+ROW = OF | {"group": "all", "measure": "pass@1 greedy", "problems": 4, "attempts": 1, "stderr": None}
+
+
+def _scores(score: float) -> pa.Table:
+    return pa.Table.from_pylist([ROW | {"score": score}], schema=tables.SCORES)
+
+
+def _score(run: Run, folder: str, score: float) -> None:
+    """Store scores as `populora benchmark` does."""
+    ref = run.write_table_at(f"benchmarks/{folder}/scores.parquet", _scores(score), tables.SCORES)
+    run.commit_benchmark(folder, [], [ref], {}, {}, {})
 
 
 @pytest.fixture
@@ -29,39 +38,44 @@ def store(tmp_path: Path) -> str:
     place.create("broken/run.json", b'{"schema": 1}')
     place.create("newer/run.json", b'{"schema": 99}')
     with hold(place, "well") as epoch:
-        example_run.build(Run(place, "well", epoch), 1)
+        example_run.build(Run(place, "well", epoch), 1, OWN)
     well = Run(place, "well")
-    assert config_of(well).benchmark.suite == "probe-dev"
-    folder = "probe-dev/asked/generation=0000-n0-k0"
-    scores = pa.Table.from_pylist([ROW], schema=tables.SCORES)
-    ref = well.write_table_at(f"benchmarks/{folder}/scores.parquet", scores, tables.SCORES)
-    well.commit_benchmark(folder, [], [ref], {}, {}, {})
+    _score(well, f"{SUITE}/asked/generation=0000-n300-k4", 0.25)
+    _score(well, f"{SUITE}/asked/s0-g0000-n300-k4", 0.5)
+    _score(well, "probe-dev/asked/generation=0000-n7-k0", 0.75)
     return str(tmp_path)
 
 
 def test_a_run_of_a_newer_version_becomes_a_line_of_the_summary(store: str) -> None:
-    found = score_store(store, runs=["newer", "well"])
+    found = score_store(store, ["probe-dev"], runs=["newer", "well"], limit=7)
     assert [(one.run_id, one.scored_now) for one in found.runs] == [("well", False)]
     ((run_id, suite, reason),) = found.failures
-    assert (run_id, suite) == ("newer", "its own suite") and "schema 99 is newer" in reason
-    assert "| well | probe-dev | 0 | pass@1 greedy | 25.00 |" in found.markdown()
-    assert "| newer | its own suite | not scored: newer/run.json: schema 99 is newer" in found.markdown()
+    assert (run_id, suite) == ("newer", "probe-dev") and "schema 99 is newer" in reason
+    assert "| well | probe-dev | 0 | pass@1 greedy | 75.00 |" in found.markdown()
+    assert "| newer | probe-dev | not scored: newer/run.json: schema 99 is newer" in found.markdown()
 
 
-def test_suites_that_are_named_are_asked_as_they_are_named(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+def test_without_suites_a_run_is_asked_what_it_asks_itself(store: str) -> None:
+    found = score_store(store, runs=["newer", "well"])
+    assert [(suite, reason.partition(":")[0]) for _, suite, reason in found.failures] == [("its own suite", "newer/run.json")]
+    assert f"| well | {SUITE} | 0 | pass@1 greedy | 25.00 |" in found.markdown() and not found.runs[0].scored_now
 
-    def refused(run: Run, _: object, question: Question) -> pa.Table:
-        asked.append(question)
-        raise ConfigError("not now")
 
-    monkeypatch.setattr(nightly, "score_run", refused)
-    score_store(store, ["staircase-dev", "probe-test"], runs=["well"], limit=7)
-    assert asked == [Question("staircase-dev", 7, 0), Question("probe-test", 7, 0)]
-    monkeypatch.setattr(nightly, "config_of", lambda _: load("quickstart"))
-    score_store(store, runs=["well"])
-    score_store(store, runs=["well"], limit=7, attempts=3)
-    assert asked[2:] == [Question("staircase-dev-deduction", 300, 4), Question("staircase-dev-deduction", 7, 3)]
+def test_what_a_run_has_scored_itself_is_not_scored_again(tmp_path: Path) -> None:
+    place = open_store(str(tmp_path))
+    with hold(place, "own") as epoch:
+        run = example_run.build(Run(place, "own", epoch), 2, OWN)
+        for generation, states in ((0, {"start": 0.25}), (1, {"generation=0001": 0.5, "births": 0.125})):
+            refs = [
+                run.write_table_at(f"benchmarks/{SUITE}/{state}/scores.parquet", _scores(score), tables.SCORES)
+                for state, score in states.items()
+            ]
+            run.commit("benchmark", generation, [], refs, {}, {}, example_run.CLOCK)
+    (one,) = score_store(str(tmp_path)).runs
+    assert one.before is not None
+    assert (one.generation, one.scored_now) == (1, False)
+    assert [scores["score"].to_pylist() for scores in (one.before, one.scores)] == [[0.25], [0.5]]
+    assert f"| own | {SUITE} | 1 | pass@1 greedy | 50.00 |" in score_store(str(tmp_path)).markdown()
 
 
 @pytest.mark.flow
@@ -70,7 +84,17 @@ def test_the_flow_scores_the_runs_after_one_that_cannot_be_scored_and_names_it_a
         benchmark(store)
     said = "not all could be scored, of these runs: broken, newer; the log has every reason, the first: KeyError: 'config'"
     assert str(failed.value) == said
+    assert "25.00" in _notes()["well-benchmark"] and "schema 99 is newer" in _notes()["newer-benchmark"]
+    assert "broken-benchmark" not in _notes()
+
+
+@pytest.mark.flow
+def test_the_form_of_a_member_asks_for_the_run_s_own_suite(store: str) -> None:
+    assert benchmark_member("well", "s0-g0000", store) == 0
+    assert f"| well | {SUITE} | named | pass@1 greedy | 50.00 |" in _notes()["well-benchmark"]
+
+
+def _notes() -> dict[str, str]:
+    """Return the newest note of each name."""
     with get_client(sync_client=True) as client:
-        notes = {one.key: str(one.data) for one in client.read_artifacts(limit=200)}
-    assert "25.00" in notes["well-benchmark"] and "schema 99 is newer" in notes["newer-benchmark"]
-    assert "broken-benchmark" not in notes
+        return {one.key: str(one.data) for one in sorted(client.read_artifacts(limit=200), key=lambda one: one.created)}

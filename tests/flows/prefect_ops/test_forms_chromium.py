@@ -131,8 +131,9 @@ def test_from_the_browser_and_from_the_command_line_the_bytes_are_the_same(
 
 def test_a_member_is_benchmarked_and_runs_are_compared(service: Service, page: chromium.Page, pictures: Path) -> None:
     form = follow(page, service, "/runs/base/adapters/s0-g0000", 'a[href*="/forms/benchmark-member"]', pictures / "member")
-    assert "s0-g0000" in form and "probe-dev" in form
+    assert "s0-g0000" in form and "own suite" in form
     assert service.wait(submit(page, service, "benchmark-member")) == "COMPLETED"
+    assert (service.store / "base/benchmarks/probe-dev/asked/s0-g0000-n6-k0/benchmark.json").exists()
     page.open(f"http://127.0.0.1:{service.browser_port}/runs/base/adapters/s0-g0000")
     assert "Benchmarks" in str(page.value(TEXT))
     page.open(f"{service.url}/forms/compare?runs=base,base-g0000")

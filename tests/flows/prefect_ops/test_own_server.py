@@ -26,7 +26,7 @@ def test_two_first_servers_of_a_home_both_start(tmp_path: Path) -> None:
     [
         ("raise SystemExit(3)", "exited with code 3: set PREFECT_SERVER_LOGGING_LEVEL=WARNING to see why"),
         ("print('no room', flush=True); raise SystemExit(1)", "exited with code 1: no room"),
-        ("import os; os.kill(os.getpid(), 9)", "was ended by SIGKILL"),
+        ("import os; os.kill(os.getpid(), 9)", "was ended by SIGKILL$"),
     ],
 )
 def test_a_server_that_ends_before_it_answers_is_reported(script: str, said: str, tmp_path: Path) -> None:

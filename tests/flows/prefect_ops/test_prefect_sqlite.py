@@ -58,6 +58,7 @@ def test_transactions_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     [
         ("sqlite+aiosqlite:///{home}/prefect.db", ["begun", "done"] * 2),
         ("sqlite+aiosqlite:///file::memory:?cache=shared&uri=true", ["begun"] * 2 + ["done"] * 2),
+        ("sqlite+aiosqlite:///file:/nowhere/prefect.db?uri=true", ["begun"] * 2 + ["done"] * 2),
         ("postgresql+asyncpg://user@host/prefect", ["begun"] * 2 + ["done"] * 2),
     ],
 )
@@ -81,9 +82,12 @@ def test_only_files_of_this_machine_are_created_in_turn(
     assert found == seen
 
 
-def test_a_server_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_does_not_wait_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(ui_server, "TURN_SECONDS", 0.2)
     held = (tmp_path / "prefect.db.lock").open("w")
     fcntl.flock(held, fcntl.LOCK_EX)
-    with held, (tmp_path / "prefect.db.lock").open("w") as lock, pytest.raises(TimeoutError, match="another server has held"):
+    with held, (tmp_path / "prefect.db.lock").open("w") as lock, pytest.raises(TimeoutError):
         asyncio.run(ui_server._wait_for_turn(lock))
+    assert "prefect.db.lock, which other Prefect servers hold" in capsys.readouterr().err
