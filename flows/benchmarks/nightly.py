@@ -3,8 +3,10 @@
 A deployment calls `score_store`. It never touches a run's chain or lease, so training continues meanwhile.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -63,9 +65,9 @@ def score_store(
     """Score the newest generation of every run of the store (or of the named `runs`) on `suites`; skip what is already scored.
 
     Without `suites`, a run is scored as it scores itself: on `benchmark.suite`, with the run's `benchmark.limit` and
-    `benchmark.attempts` in place of 0; what its own benchmark has scored is taken from there. `members` is `students`, `all`,
-    `top:N` (by fitness) or adapter ids separated by commas. A run that cannot be scored (its data is damaged, retired or of a
-    newer version, its model is missing) becomes a line of the summary; an unreachable service raises.
+    `benchmark.attempts` in place of 0; what its own benchmark has scored of the same members is taken from there. `members` is
+    `students`, `all`, `top:N` (by fitness) or adapter ids separated by commas. A run that cannot be scored (its data is damaged,
+    retired or of a newer version, its model is missing) becomes a line of the summary; an unreachable service raises.
     """
     store, scored, failures = open_store(store_url), [], []
     for run_id in runs or run_ids(store):
@@ -94,41 +96,40 @@ def _existing(store: Store, run_id: str) -> Run:
 
 
 def _by_itself(run: Run, members: str, limit: int, attempts: int) -> ScoredRun:
-    """Score a run on its own suite, unless the run has scored its newest generation in the same way."""
+    """Score a run on its own suite. What its own benchmark asked of the same members in the same way counts as scored."""
     rule = config_of(run).benchmark
-    own, asked = (
-        Question(rule.suite, rule.limit, rule.attempts),
-        Question(rule.suite, limit or rule.limit, attempts or rule.attempts),
-    )
-    if asked == own and members == rule.members:
-        generation, there = newest_generation(run), _own_scores(run, rule.suite)
-        if generation in there:
-            before = [scores for number, scores in there.items() if number < generation]
-            return ScoredRun(run.run_id, rule.suite, generation, there[generation], before[-1] if before else None, False)
-    return _scored(run, members, asked)
+    asked = Question(rule.suite, limit or rule.limit, attempts or rule.attempts)
+    itself = asked == Question(rule.suite, rule.limit, rule.attempts) and members == rule.members
+    return _scored(run, members, asked, _own_scores(run, rule.suite) if itself else {})
 
 
 def _own_scores(run: Run, suite: str) -> dict[int, pa.Table]:
-    """Return the SCORES of each generation that the run's own benchmark stored; -1: the start."""
-    found = {}
-    for number in run.history.generations():
+    """Return the SCORES that the run's own benchmark stored of its newest two states; -1: the start.
+
+    Not those of a fork's parent, which may have been asked otherwise, and none that are damaged.
+    """
+    found: dict[int, pa.Table] = {}
+    for number in reversed(run.history.generations()):
         manifest = run.manifest("benchmark", number)
-        for ref in manifest.outputs if manifest is not None and run.holds(manifest) else ():
+        for ref in manifest.outputs if manifest is not None else ():
             age = population_age(ref.uri, number)
-            if age is not None and ref.uri.split("/")[-3] == suite:
-                found[age - 1] = run.read_table(ref, "scores")
-    return dict(sorted(found.items()))
+            if age is not None and ref.uri.split("/")[-3] == suite and not ref.origin:
+                with suppress(Damaged, NotStored):
+                    found[age - 1] = run.read_table(ref, "scores")
+        if len(found) >= 2:
+            break
+    return found
 
 
-def _scored(run: Run, members: str, asked: Question) -> ScoredRun:
+def _scored(run: Run, members: str, asked: Question, known: Mapping[int, pa.Table] = MappingProxyType({})) -> ScoredRun:
+    """Return scores of the newest generation, and those before. `known` are some of the same question by generation."""
     if (chosen := Chosen(members=members)).named:  # the same adapters at any time: there is no generation before
         return ScoredRun(run.run_id, asked.suite, None, score_run(run, chosen, asked), None, True)
-    generation = newest_generation(run)
-    earlier = scored_generations(run, members, asked)
-    before = [scores for number, scores in earlier if number < generation]
-    there = generation in [number for number, _ in earlier]
-    scores = score_run(run, Chosen((), generation, members), asked)
-    return ScoredRun(run.run_id, asked.suite, generation, scores, before[-1] if before else None, not there)
+    generation, known = newest_generation(run), {**known, **dict(scored_generations(run, members, asked))}
+    there = generation in known
+    scores = known[generation] if there else score_run(run, Chosen((), generation, members), asked)
+    before = max((number for number in known if number < generation), default=None)
+    return ScoredRun(run.run_id, asked.suite, generation, scores, None if before is None else known[before], not there)
 
 
 def _lines(one: ScoredRun) -> list[str]:

@@ -80,8 +80,8 @@ def benchmark(
         suites: Names of the suites; none means each run's own suite, asked as the run asks it.
         members: students, all, top:N (by fitness), or adapter ids separated by commas.
         run_id: A single run; none means every run of the store.
-        limit: Number of problems to score, evenly over kinds and bands; 0 means all, of its own suite as many as the run asks.
-        attempts: Sampled attempts besides the greedy one, for pass@k; 0 means none, on its own suite as many as the run draws.
+        limit: Problems to score, evenly over kinds and bands. 0: all; of the run's own suite, as many as the run asks.
+        attempts: Sampled attempts besides the greedy one, for pass@k. 0: none; on the run's own suite, as many as the run draws.
     """
     _leave_with_worker()
     check_served(store)
@@ -187,8 +187,8 @@ def benchmark_member(
         adapter: A member's weights: after its newest update, or older ones.
         store: Where the run is.
         suites: The suites to score it on; none means the run's own suite, asked as the run asks it.
-        limit: Number of problems to score, evenly over kinds and bands; 0 means all, of its own suite as many as the run asks.
-        attempts: Sampled attempts besides the greedy one, for pass@k; 0 means none, on its own suite as many as the run draws.
+        limit: Problems to score, evenly over kinds and bands. 0: all; of the run's own suite, as many as the run asks.
+        attempts: Sampled attempts besides the greedy one, for pass@k. 0: none; on the run's own suite, as many as the run draws.
     """
     _leave_with_worker()
     existing(store, run_id)

@@ -46,11 +46,12 @@ def score(run: Run, generation: int, right: Right, suite_sha256: str = "1" * 64,
     )
 
 
-def score_later(run: Run, generation: int, right: Right, limit: int = 0) -> None:
+def score_later(run: Run, generation: int, right: Right, limit: int = 0, suite_sha256: str = "") -> None:
     """Write a benchmark that `populora benchmark` would have made, of the first `limit` problems if there is a limit."""
     folder = f"probe-dev/asked/generation={generation:04d}-n{limit}-k0"
     counts = {"problems": limit or len(PROBLEMS)}
-    run.commit_benchmark(folder, [], _written(run, folder, generation, right, limit), counts, {}, {})
+    versions = {"suite": suite_sha256} if suite_sha256 else {}
+    run.commit_benchmark(folder, [], _written(run, folder, generation, right, limit), counts, versions, {})
 
 
 def score_public(

@@ -1,6 +1,9 @@
 """The benchmark of a whole store: what cannot be scored is reported, and stops nothing that can."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -61,21 +64,59 @@ def test_without_suites_a_run_is_asked_what_it_asks_itself(store: str) -> None:
     assert f"| well | {SUITE} | 0 | pass@1 greedy | 25.00 |" in found.markdown() and not found.runs[0].scored_now
 
 
-def test_what_a_run_has_scored_itself_is_not_scored_again(tmp_path: Path) -> None:
-    place = open_store(str(tmp_path))
+def _own_benchmark(store: str, states: Mapping[int, Mapping[str, float]], origin: str = "") -> Run:
+    """Store a run of two generations whose own benchmark stored these scores by generation and state; of its parent if named."""
+    place = open_store(store)
     with hold(place, "own") as epoch:
         run = example_run.build(Run(place, "own", epoch), 2, OWN)
-        for generation, states in ((0, {"start": 0.25}), (1, {"generation=0001": 0.5, "births": 0.125})):
+        for generation, scores in states.items():
             refs = [
                 run.write_table_at(f"benchmarks/{SUITE}/{state}/scores.parquet", _scores(score), tables.SCORES)
-                for state, score in states.items()
+                for state, score in scores.items()
             ]
+            refs = [replace(ref, origin=origin) for ref in refs]
             run.commit("benchmark", generation, [], refs, {}, {}, example_run.CLOCK)
-    (one,) = score_store(str(tmp_path)).runs
-    assert one.before is not None
-    assert (one.generation, one.scored_now) == (1, False)
+    return Run(place, "own")
+
+
+def test_what_a_run_has_scored_itself_is_not_scored_again(tmp_path: Path) -> None:
+    _own_benchmark(str(tmp_path), {0: {"start": 0.25}, 1: {"generation=0001": 0.5, "births": 0.125}})
+    found = score_store(str(tmp_path))
+    (one,) = found.runs
+    assert one.before is not None and (one.generation, one.scored_now) == (1, False)
     assert [scores["score"].to_pylist() for scores in (one.before, one.scores)] == [[0.25], [0.5]]
-    assert f"| own | {SUITE} | 1 | pass@1 greedy | 50.00 |" in score_store(str(tmp_path)).markdown()
+    assert f"| own | {SUITE} | 1 | pass@1 greedy | 50.00 |  | 50.00 | 50.00 | 1 | +25.00 |" in found.markdown()
+
+
+def test_what_a_run_scored_itself_comes_before_what_the_night_scored(tmp_path: Path) -> None:
+    run = _own_benchmark(str(tmp_path), {0: {"start": 0.25, "generation=0000": 0.375}})
+    _score(run, f"{SUITE}/asked/generation=0001-n300-k4", 0.5)
+    (one,) = score_store(str(tmp_path)).runs
+    assert one.before is not None and (one.generation, one.scored_now) == (1, False)
+    assert [scores["score"].to_pylist() for scores in (one.before, one.scores)] == [[0.375], [0.5]]
+
+
+@pytest.mark.parametrize(
+    ("asked", "folder"),
+    [
+        ({"limit": 7}, "generation=0001-n7-k4"),
+        ({"attempts": 2}, "generation=0001-n300-k2"),
+        ({"members": "all"}, "generation=0001-all-n300-k4"),
+    ],
+)
+def test_another_question_or_other_members_are_scored_anew(asked: dict[str, Any], folder: str, tmp_path: Path) -> None:
+    run = _own_benchmark(str(tmp_path), {1: {"generation=0001": 0.5}})
+    _score(run, f"{SUITE}/asked/{folder}", 0.75)
+    (one,) = score_store(str(tmp_path), **asked).runs
+    assert (one.before, one.scores["score"].to_pylist()) == (None, [0.75])
+
+
+def test_scores_of_a_forks_parent_are_not_the_forks(tmp_path: Path) -> None:
+    run = _own_benchmark(str(tmp_path), {0: {"generation=0000": 0.5}}, origin="parent")
+    (tmp_path / "parent").symlink_to(tmp_path / "own")  # which holds the parent's scores
+    _score(run, f"{SUITE}/asked/generation=0001-n300-k4", 0.75)
+    (one,) = score_store(str(tmp_path), runs=["own"]).runs
+    assert (one.before, one.scores["score"].to_pylist()) == (None, [0.75])
 
 
 @pytest.mark.flow

@@ -191,6 +191,10 @@ def test_what_cannot_be_paired_says_why(store: FileStore, tmp_path: Path) -> Non
         compared_runs.score(run, 0, lambda number: True, suite_sha256="2" * 64)
     (pair,) = compared(store, "first", "other").pairs
     assert pair.changes == () and pair.said == "not paired: the runs used different versions of the suite"
+    later = compared_runs.build(store, "later", 1, {})
+    compared_runs.score_later(later, 0, lambda number: True, suite_sha256="2" * 64)
+    (pair,) = compared(store, "first", "later").pairs
+    assert pair.changes == () and pair.said == "not paired: the runs used different versions of the suite"
     (tmp_path / "first" / "benchmarks" / "probe-dev" / "generation=0000" / "answers.parquet").write_bytes(b"damaged")
     compared_runs.build(store, "third", 1, {0: lambda number: True})
     (pair,) = compared(store, "first", "third").pairs

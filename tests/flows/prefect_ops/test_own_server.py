@@ -33,3 +33,18 @@ def test_a_server_that_ends_before_it_answers_is_reported(script: str, said: str
     server = supervised.start("Prefect server", [sys.executable, "-c", script], {}, tmp_path / "log")
     with pytest.raises(supervised.ChildFailed, match=said):
         own_server._wait(server, SILENT)
+
+
+@pytest.mark.parametrize(("script", "said"), [("", "it printed nothing"), ("print('slow', flush=True);", "slow")])
+def test_a_server_that_does_not_answer_in_time_is_reported(
+    script: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_server, "START_SECONDS", 1.0)
+    server = supervised.start(
+        "Prefect server", [sys.executable, "-c", f"import time; {script} time.sleep(60)"], {}, tmp_path / "log"
+    )
+    try:
+        with pytest.raises(supervised.ChildFailed, match=f"did not answer within 1 s: {said}"):
+            own_server._wait(server, SILENT)
+    finally:
+        server.end(0.0)
