@@ -49,32 +49,33 @@ def add(command: Callable[[str, str, Callable[[argparse.Namespace], int]], argpa
     """Add the command and its options."""
     summary = "Check this machine and print the command that fixes each problem."
     parser = command("doctor", summary, lambda arguments: doctor(arguments.store))
-    parser.add_argument("--store", help="also check this store")
+    parser.add_argument("--store", help="also test that this store keeps what runs depend on; uploads 70 MB and removes them")
 
 
 def doctor(store_url: str | None) -> int:
     """Prints one line a finding; 0 when the default run can start, otherwise 3."""
-    findings = list(examine(store_url))
-    for finding in findings:
-        print(_line(finding, _marks()))
+    findings = []
+    for finding in examine(store_url):
+        print(_line(finding, _marks()), flush=True)  # a slow store takes minutes
+        findings.append(finding)
     lacking = [finding for finding in findings if not finding.good and not finding.optional]
     if not lacking:
         print("Ready.")
         return READY
     mends = list(dict.fromkeys(finding.mend for finding in lacking if finding.mend))
-    print(f"Not ready: {', '.join(finding.name for finding in lacking)}. Run: {'; then: '.join(mends)}")
+    print(f"Not ready: {', '.join(finding.name for finding in lacking)}." + (f" Run: {'; then: '.join(mends)}" if mends else ""))
     return NOT_READY
 
 
 def examine(store_url: str | None) -> Iterator[MachineCheck]:
-    """All findings, in the order in which a person would mend them."""
+    """All findings, in the order in which a person would mend them. A store that is named is tested more closely."""
     yield from _findings(
         ("Python", _python),
         ("packages", _packages),
         ("torch", _torch),
         ("Docker", _docker),
         ("models", _shipped_models),
-        ("store", lambda: _store(store_url)),
+        ("store", lambda: _named_store(store_url) if store_url else _store(str(PROJECT / "runs"))),
         ("vLLM", _vllm),
     )
 
@@ -258,13 +259,21 @@ def _shipped_models() -> Iterator[MachineCheck]:
             yield MachineCheck(f"model {model}", True, f"{size:.1f} MB in {folder}")
 
 
-def _store(store_url: str | None) -> Iterator[MachineCheck]:
-    url = store_url or str(PROJECT / "runs")
+def _named_store(url: str) -> Iterator[MachineCheck]:
+    """Whether the store can be written, and if so, whether it keeps what runs depend on."""
+    usable = True
+    for finding in _store(url):
+        yield finding
+        usable = usable and finding.good
+    if usable:
+        yield from _guarantees(url)
+
+
+def _store(url: str) -> Iterator[MachineCheck]:
     if "://" in url and not url.startswith("file://"):
         yield from _remote_store(url)
         return
-    folder = Path(unquote(urlsplit(url).path) if "://" in url else url).absolute()
-    place = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    folder, place = _folders(url)
     try:
         with tempfile.TemporaryFile(dir=place) as file:
             file.write(b"populora")
@@ -276,6 +285,22 @@ def _store(store_url: str | None) -> Iterator[MachineCheck]:
     free = shutil.disk_usage(place).free / 1e9
     detail = f"{folder} can be written, {free:.0f} GB free"
     yield MachineCheck("store", free >= LEAST_FREE_GB, detail, program("run", "--store", "/a/larger/disk"))
+
+
+def _folders(url: str) -> tuple[Path, Path]:
+    """Return the folder of a local store, and the nearest one that exists."""
+    folder = Path(unquote(urlsplit(url).path) if "://" in url else url).absolute()
+    return folder, next(parent for parent in (folder, *folder.parents) if parent.exists())
+
+
+def _guarantees(url: str) -> Iterator[MachineCheck]:
+    """One finding per guarantee of a store; of a local one that does not exist yet, in the folder where it would be made."""
+    from flows.audit.conformance import conformance
+
+    if "://" not in url or url.startswith("file://"):
+        url = str(_folders(url)[1])
+    for check in conformance(url):
+        yield MachineCheck(f"store: {check.name}", check.good, check.detail)
 
 
 def _remote_store(url: str) -> Iterator[MachineCheck]:

@@ -11,11 +11,15 @@ def add(command: Add) -> None:
     parser = command("explain", "Explain a setting or a group of settings; without a key, list all settings.", explain)
     key = parser.add_argument("key", metavar="KEY", nargs="?", help="such as learning.learning_rate, or learning")
     complete(key, complete_keys)
+    parser.add_argument("--markdown", action="store_true", help="print all settings as the page docs/settings.md")
 
 
 def explain(arguments: Namespace) -> int:
     """Print the explanation."""
-    from flows.guide import explanation
+    from flows.guide import explanation, settings_page
 
+    if arguments.markdown:
+        print(settings_page.page(), end="")
+        return 0
     print(explanation.explain(arguments.key) if arguments.key else explanation.overview())
     return 0

@@ -81,5 +81,10 @@ def _kind(about: Mapping[str, Any]) -> str:
         return f"list of {len(kinds)}; {alike}"
     if about["type"] == "array":
         return f"list; each: {_kind(about['items'])}"
-    limits = [f"{words} {about[limit]:g}" for limit, words in LIMITS.items() if limit in about]
+    limits = [f"{words} {_number(about[limit])}" for limit, words in LIMITS.items() if limit in about]
     return ", ".join([WORDS[about["type"]], *limits])
+
+
+def _number(value: float) -> str:
+    """Return a limit without a fraction that is zero."""
+    return str(int(value)) if value == int(value) else str(value)

@@ -1,5 +1,6 @@
 """One request to an S3-compatible server: what its responses mean, what is retried, and what the user must fix."""
 
+import os
 import random
 import time
 from collections.abc import Callable
@@ -102,7 +103,8 @@ def client(url: str, timeout: float) -> Any:
     )
     try:
         session = boto3.Session()
-        return session.client("s3", region_name=session.region_name or "us-east-1", config=config)
+        region = session.region_name or os.environ.get("AWS_REGION") or "us-east-1"  # boto3 itself ignores AWS_REGION
+        return session.client("s3", region_name=region, config=config)
     except (BotoCoreError, ValueError) as error:
         raise StoreRefused(f"store {url!r}: {error}") from error
 

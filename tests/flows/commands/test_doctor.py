@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from flows.commands import doctor
+from flows.store.file_store import FileStore
 
 ROOT = Path(__file__).resolve().parents[3]
 NO_DOCKER = {"DOCKER_HOST": "tcp://127.0.0.1:9"}  # the discard port: refuses at once
@@ -37,7 +38,7 @@ def test_a_plain_python_is_told_to_run_setup(tmp_path):
     for name in ("packages", "torch", "Docker"):
         assert line(found.stdout, name).startswith("✗"), name
         assert line(found.stdout, name).endswith("(mend: make setup)"), name
-    assert found.stdout.splitlines()[-1] == "Not ready: packages, torch, Docker. Run: make setup"
+    assert found.stdout.splitlines()[-1] == "Not ready: packages, torch, Docker, store. Run: make setup"
 
 
 def test_a_terminal_without_unicode_gets_ascii(tmp_path):
@@ -62,6 +63,28 @@ def test_a_store_that_is_not_there_yet_is_fine_and_stays_so(tmp_path):
     found = {finding.name: finding for finding in doctor.examine(str(tmp_path / "deep" / "runs"))}["store"]
     assert found.good and "GB free" in found.detail
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_guarantees_of_a_named_store_are_tested(tmp_path):
+    found = {finding.name: finding for finding in doctor.examine(str(tmp_path / "runs"))}
+    tested = [name for name in found if name.startswith("store: ")]
+    assert {"store: never overwritten", "store: one of many writers wins", "store: lease and fence"} <= set(tested)
+    assert all(found[name].good for name in tested) and list(tmp_path.iterdir()) == []
+    assert not any(finding.name.startswith("store: ") for finding in doctor.examine(None))
+
+
+def test_a_store_that_breaks_a_guarantee_is_not_ready(tmp_path, monkeypatch, capsys):
+    def overwrite(self: FileStore, uri: str, data: bytes) -> str:
+        place = self.root / uri
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(data)
+        return "written"
+
+    monkeypatch.setattr(FileStore, "create", overwrite)
+    assert doctor.doctor(str(tmp_path)) == 3
+    said = capsys.readouterr().out
+    assert "✗ store: never overwritten: a second write under one name was accepted\n" in said
+    assert "store: never overwritten" in said.splitlines()[-1]
 
 
 def test_what_is_optional_does_not_fail_the_machine(capsys):
