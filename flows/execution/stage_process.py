@@ -140,8 +140,10 @@ class Workers:
         """
         step = asdict(spec)
         if stage_of(spec.stage).trains and spec.part is not None:
-            awake = [other for other, worker in self._running.items() if worker.running and other != (python or sys.executable)]
-            for other in awake:
+            for other in [other for other in self._running if other != (python or sys.executable)]:
+                if not self._running[other].running:
+                    self._end(other, patience=0.0)
+                    continue
                 self.ask({REST: True}, other, f"the engine before {spec.stage}", told)
         if python and spec.stage in CHECKED:
             samples = self.ask({"probe": step}, python, f"the probe before {spec.stage}", told)["samples"]
@@ -153,6 +155,7 @@ class Workers:
         python = python or sys.executable
         worker = self._running.get(python)
         if worker is None or not worker.running:
+            self._end(python, patience=0.0)  # one that died while idle may have left an engine process on the card
             worker = self._running[python] = self._start(python)
         try:
             if self.left:  # looked at after the start: whoever leaves kills those that have started

@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -241,14 +242,19 @@ def address(home: Path = HOME) -> dict[str, str] | None:
 
 
 def password(home: Path = HOME) -> str:
-    """Return the `user:password` of this home's server: created once, readable by its owner only."""
+    """Return the `user:password` of this home's server: created once and whole, readable by its owner only."""
     file = home / "password"
-    try:
-        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return file.read_text().strip()
-    with open(handle, "w") as made:
-        made.write(f"populora:{secrets.token_urlsafe(32)}\n")
+    if file.exists() and not file.read_text().strip():
+        file.unlink()  # whoever wrote it was killed
+    if not file.exists():
+        handle, made = tempfile.mkstemp(dir=home)  # readable by its owner only
+        with open(handle, "w") as whole:
+            whole.write(f"populora:{secrets.token_urlsafe(32)}\n")
+            whole.flush()
+            os.fsync(whole.fileno())
+        with suppress(FileExistsError):  # another process was first
+            os.link(made, file)
+        os.unlink(made)
     return file.read_text().strip()
 
 

@@ -28,6 +28,8 @@ MAKERS = {
 
 CHOSEN = "/chosen/"
 """In the place of a benchmark of problems chosen by id. Nothing takes its scores for a suite's."""
+BENCHMARK_MANIFESTS = ("benchmark.json", "shard.json")
+"""What commits the files of its own folder under `benchmarks/`: a suite's scores, or one shard's answers."""
 SCORED_START = "start"
 """The folder of the scores of what every member starts with."""
 OTHERS = ("births", "children")
@@ -312,6 +314,8 @@ class History:
             yield from self.of_generation(generation, parts=True)
             return
         if top == "benchmarks":
+            folder = uri.rpartition("/")[0]
+            yield from (found for own in BENCHMARK_MANIFESTS if (found := self.manifest(f"{folder}/{own}")))
             yield from (found for _, found in self._scored())
         if top == "adapters":  # t0-g0007 is of generation 7, and t0-start most likely of the start: no need to search the run
             made = name.partition("/")[0].rpartition("-")[2]

@@ -112,10 +112,16 @@ class S3Store:
         settled(self.url, uri, lambda: self._client.delete_object(Bucket=self.bucket, Key=key))
 
     def sweep(self, prefix: str) -> None:
-        """Abort the multipart uploads that killed writers left under `prefix`: they use space and no listing shows them."""
+        """Abort the multipart uploads that killed writers left under `prefix`: they use space and no listing shows them.
+
+        Do nothing where the server has no such uploads, or the user may not list them.
+        """
         wanted = {"Bucket": self.bucket, "Prefix": self._prefix + prefix}
         while True:
-            found = settled(self.url, prefix, partial(self._client.list_multipart_uploads, **wanted))
+            try:
+                found = settled(self.url, prefix, partial(self._client.list_multipart_uploads, **wanted))
+            except StoreRefused:
+                return
             for upload in found.get("Uploads", []):
                 self._abort(upload["Key"], upload["UploadId"])
             if not found.get("IsTruncated"):
@@ -164,7 +170,8 @@ class S3Store:
                         )
                 self._conditional_multipart = self._honours_multipart(uri)
             finally:
-                self.delete(uri)
+                with suppress(StoreRefused):  # whoever may not remove may still write
+                    self.delete(uri)
 
     def _honours_multipart(self, uri: str) -> bool:
         """Return whether the server honours the condition on completing a multipart upload; False without multipart uploads."""

@@ -103,6 +103,24 @@ def test_a_killed_template_costs_no_verdict_and_no_worker() -> None:
         assert sandbox.counts["workers_lost"] == 0
 
 
+def test_servers_with_modules_that_never_start_are_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs without imports are judged, whichever servers fail those with them."""
+    broken = tmp_path / "runner"
+    shutil.copytree(RUNNER.parent, broken)
+    text = (broken / "template.py").read_text()
+    (broken / "template.py").write_text(
+        text.replace('if sys.argv[4] == "full":', 'if sys.argv[4] == "full":\n        raise SystemExit(1)', 1)
+    )
+    monkeypatch.setattr(sandbox_link, "SANDBOX_FOLDER", tmp_path)
+    monkeypatch.setattr(local, "RUNNER", broken / RUNNER.name)
+    sandbox = LocalSandbox(1)
+    with contextlib.closing(sandbox):
+        assert texts(sandbox.run(ADD[:4])) == SUMS[:4]
+        with pytest.raises(SandboxUnavailable, match="workers ended one after another"):
+            list(sandbox.run([Job("import math\ndef f():\n    return math.floor(1.5)", "", False)]))
+        assert texts(sandbox.run(ADD[:4])) == SUMS[:4]
+
+
 def templates(pid: int) -> list[int]:
     """The template servers below a process."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()

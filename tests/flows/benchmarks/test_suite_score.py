@@ -7,7 +7,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
@@ -120,6 +122,34 @@ def test_an_interrupted_benchmark_resumes_and_asks_nothing_twice(tmp_path: Path,
     assert scored("resumed", None) == whole
     assert problems == [one.problem_id for one in GSM8K]
     assert scored("resumed", None) == whole and len(problems) == 12  # and what is scored is not scored again
+
+
+def test_of_two_scorers_whose_answers_differ_one_adopts_the_shards_of_the_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The second has looked for each shard before the first commits it, as on two machines that round differently."""
+    monkeypatch.setattr(suite_score, "SHARD", 4)
+    file, judge, firsts = _written(tmp_path / "c.jsonl", _gold(GSM8K)), suite_score.stage.judge, []
+    target = targets.of_completions(open_store(str(tmp_path / "store")), file, GSM8K)
+    request = request_for("gsm8k", target.config, SAMPLES, style=ELSEWHERE)
+
+    def judged(*given: Any) -> pa.Table:
+        answers = judge(*given)
+        if firsts:
+            return answers
+        firsts.append(None)
+        firsts[0] = score_suite(targets.of_completions(open_store(str(tmp_path / "store")), file, GSM8K), request)
+        return answers.set_column(answers.schema.get_field_index("text"), "text", pa.array(["other"] * len(answers)))
+
+    monkeypatch.setattr(suite_score.stage, "judge", judged)
+    assert score_suite(target, request).equals(firsts[0])
+    kept = Run(open_store(str(tmp_path / "store")), target.run.run_id)
+    (done,) = kept.history.benchmarks()
+    assert "other" not in kept.read_table(done.output("answers.parquet"), "answers")["text"].to_pylist()
+    assert all(
+        kept.holds(shard) and shard.outputs[0].sha256 == read.sha256
+        for shard, read in zip(done_shards(target, request), [ref for ref in done.inputs if "/shards/" in ref.uri], strict=True)
+    )
 
 
 def test_a_suite_that_is_not_there_is_one_line_and_code_2(tmp_path: Path) -> None:

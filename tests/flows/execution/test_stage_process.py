@@ -11,7 +11,7 @@ from flows.config import ConfigError, load
 from flows.execution.orphan_guard import _children
 from flows.execution.run_stage import Spec
 from flows.execution.stage_process import _KNOWN, StageFailed, WorkerLost, Workers, early_worker, stage_hours
-from stages.core.child_process import ChildProcess
+from stages.core.child_process import ChildProcess, _runs
 from stages.core.engines.protocol import EngineUnavailable
 
 
@@ -88,6 +88,27 @@ def test_a_worker_whose_engine_has_died_is_replaced(tmp_path: Path) -> None:
         with pytest.raises(EngineUnavailable, match="vLLM has died"):
             workers.run(Spec(tmp_path.as_uri(), *STEP))
         check_replaced(workers, broken, tmp_path)
+
+
+LEFT_BEHIND = """
+import subprocess, sys
+engine = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], stdout=subprocess.DEVNULL)
+print('{"engine": %d}' % engine.pid, flush=True)
+"""
+
+
+@pytest.mark.parametrize("step", ["match", "update"])
+def test_what_an_idle_worker_leaves_behind_when_it_dies_ends_before_the_next_step(step: str, tmp_path: Path) -> None:
+    """Such as vLLM's engine process, which does not watch its parent, and holds the memory of a GPU."""
+    died = ChildProcess([sys.executable, "-c", LEFT_BEHIND], group=True)
+    engine = (died.answer() or {})["engine"]
+    died.process.wait()
+    assert Path(f"/proc/{engine}").exists()
+    with Workers(1) as workers:
+        workers._running["another" if step == "update" else sys.executable] = died
+        with pytest.raises(StageFailed, match=r"run none has no run\.json"):
+            workers.run(Spec(tmp_path.as_uri(), "none", step, 0, "0of1" if step == "update" else None, 0, 1))
+        assert not _runs(died.process.pid)
 
 
 NOTING = """

@@ -248,6 +248,13 @@ def test_serve_makes_a_password_once_that_only_its_owner_reads(tmp_path: Path) -
     assert variables[allowed.FOLDERS] == str(tmp_path.resolve())
 
 
+def test_a_password_whose_writer_was_killed_is_made_again(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("")
+    made = serve.password(tmp_path)
+    assert made.startswith("populora:") and serve.password(tmp_path) == made
+    assert [file.name for file in tmp_path.iterdir()] == ["password"]
+
+
 def test_our_commands_know_the_password_of_this_machines_server_and_tell_it_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 from flows.audit.conformance import conformance
 from flows.browser.app import make_app
 from flows.storage import AccessRefused, StoreRefused, StoreUnavailable, open_store
-from flows.store.s3_calls import settled
+from flows.store.s3_calls import client, settled
 from flows.store.s3_store import PART, S3Store
 from tests.support import s3_servers
 
@@ -236,3 +236,25 @@ def test_a_sweep_ends_more_uploads_than_one_page_lists() -> None:
     server = Server()
     store_of(server).sweep("r/")
     assert server.uploads == []
+
+
+@pytest.mark.parametrize(("code", "status"), [("NotImplemented", 501), ("AccessDenied", 403)])
+def test_a_server_without_uploads_to_list_has_none_to_end(code: str, status: int) -> None:
+    store_of(Server(list_multipart_uploads=[fault(code, status)])).sweep("r/")
+
+
+def test_who_may_write_and_not_remove_writes() -> None:
+    store = store_of(Server(delete_object=[fault("AccessDenied", 403)]))
+    assert store.create("r/a", b"x") == "x"
+
+
+@pytest.mark.parametrize(
+    ("named", "region"), [({}, "us-east-1"), ({"AWS_REGION": "a"}, "a"), ({"AWS_DEFAULT_REGION": "b", "AWS_REGION": "a"}, "b")]
+)
+def test_the_region_is_that_of_the_environment(named: dict[str, str], region: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in named.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
+    assert client("s3://bucket/x", 1.0).meta.region_name == region
