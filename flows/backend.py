@@ -48,6 +48,7 @@ class Backend:
         self.config, self.progress = config, progress
         self.earlier, self.tokens, self.suites = EarlierReader(), TokenCount(), OwnSuites()
         self._agreed: set[str] = set()
+        self._asked = 0  # adapters at once, so far
 
     def check(self) -> None:
         """Check the model's folder, every named choice, the suite and the sandbox, so that a run fails early rather than late."""
@@ -135,7 +136,7 @@ class Backend:
         use_cpu(self.config.threads)
         rule = self.config.model
         model = load_model(self.model_path, rule.device, rule.dtype)
-        return attach(model, rule.targets, rule.rank, rule.alpha, 1)
+        return attach(model, rule.targets, rule.rank, rule.alpha, 1, self.window)
 
     @cached_property
     def _engine(self) -> Any:
@@ -161,7 +162,8 @@ class Backend:
         rule, model = self.config.engine, self.config.model
         if cards.usable(model.device) and not on_cuda():
             raise ConfigError("engine.python: its vLLM was built for a CPU and leaves the GPU unused; VLLM_BUILD=cuda make vllm")
-        limits = EngineLimits(model.rank, model.alpha, self.config.served, self.window, dtype=self.dtype)
+        most = max(self.config.served, self._asked)  # a benchmark may ask for more than a generation serves
+        limits = EngineLimits(model.rank, model.alpha, most, self.window, dtype=self.dtype)
         limits = replace(limits, max_rows=rule.rows, memory_share=rule.memory_share, compile=rule.compile)
         return VLLMEngine(self.model_path, limits, {}, self.progress)
 
@@ -178,6 +180,7 @@ class Backend:
         return CountedEngine(self._serving(adapters), self.tokens)
 
     def _serving(self, adapters: Mapping[str, Adapter]) -> Engine:
+        self._asked = max(self._asked, len(adapters))
         if self.config.engine.kind == "vllm" and not self.elsewhere:
             self._engine.wake()
         self._engine.set_adapters({adapter_id: adapter.weights for adapter_id, adapter in adapters.items()})

@@ -52,7 +52,7 @@ def generation_metrics(io: StageIO, config: RunConfig, backend: Backend, parts: 
         measured.append(replayed(found["tasks"], found["grades"]))
     if config.experiment.leak:
         measured.append(leaked(found["proposals"], found["tasks"], found["grades"], paid_grades(io, config)))
-    if config.reward.trace_weight:
+    if config.reward.trace_weight and io.has("traces"):  # not in a fork from behind the stage that writes them
         measured.append(traced(found["rollouts"], played["grades"], io.table("traces")))
     if config.reward.trailing_text:
         measured.append(trailing(found["rollouts"]))

@@ -230,7 +230,7 @@ def count_refused_answers(io: StageIO, backend: Backend, rollouts: pa.Table) -> 
 def grade(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Decide in the sandbox and on the host which answers are correct."""
     tasks, rollouts = io.table("tasks"), io.table("rollouts")
-    replayed = stored_among(io, backend, rollouts, tasks) if config.solve.replays else []
+    replayed = stored_among(io, backend, rollouts, tasks)  # a fork from here may have switched replays off
     grades = grading.grade(tasks, rollouts, backend.sandbox(), replayed, backend.progress, early_verdicts_of(io, backend))
     io.write_table("grades", grades)
     if config.reward.trace_weight:
@@ -319,7 +319,7 @@ def rate(io: StageIO, config: RunConfig, backend: Backend) -> None:
         population,
         matches,
         tasks,
-        fresh(grades, tasks) if config.solve.replays else grades,
+        fresh(grades, tasks),
         io.updated_adapters(),
         Scale(rule.beta, rule.tau, rule.draw_probability),
         rule.draw_margin,

@@ -7,10 +7,10 @@ from flows.guide.setting_list import Setting, as_toml, groups, settings
 HEAD = """\
 # Settings
 
-Every setting of a run: what it means, what it may be, and its default. `populora explain --markdown` writes this page. Set them in a
-[configuration file](../README.md#configurations) or with `--set key=value`; the configurations in `infra/runs/` change some of them.
-`populora explain KEY` also says what each configuration sets, why values differ from the paper's, and where the code uses it. A setting
-that names a function also accepts one [of your own](extending.md).
+Every setting of a run: what it means, what it may be, and its default. `populora explain --markdown` writes this page. Set them
+in a [configuration file](../README.md#configurations) or with `--set key=value`; the configurations in `infra/runs/` change some
+of them. `populora explain KEY` also says what each configuration sets, why values differ from the paper's, and where the code
+uses it. A setting that names a function also accepts one [of your own](extending.md).
 """
 
 

@@ -176,6 +176,8 @@ def _fixed_inside(at: Point, by_strategy: bool) -> dict[tuple[str, ...], str]:
         return {}
     fixed: dict[tuple[str, ...], str] = {("strategy.", "seed") if by_strategy else ("strategy.",): "propose"}
     fixed |= {("engine.temperature",): "propose"}  # updates divide scores by it, as what wrote the samples did
+    if at.stage == "solve":  # verify looked whether its tasks can be posed and answered
+        fixed |= {("engine.window", "solve.max_new_tokens"): "verify"}
     return fixed | ({CUT: "reward"} if at.stage == "update" else {})
 
 

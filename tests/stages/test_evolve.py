@@ -139,6 +139,7 @@ def test_newborns_are_protected_for_as_many_events_as_the_policy_says():
     assert [one.member_id for one in culled(population, 29, EvolutionPolicy(min_age=1))] == ["t4"]
     first = [member("t0", 25.0), member("t1", 24.0)]
     assert [one.member_id for one in culled(first, 9, EvolutionPolicy(min_age=3))] == ["t1"]  # the first members are no newborns
+    assert [one.member_id for one in culled(population, 19, EvolutionPolicy(every=20))] == ["t4"]  # every 10 until a fork
     young = [member("t4", 5.0, born=10), member("t5", 6.0, born=10)]
     assert culled(young, 19, EvolutionPolicy(min_age=1)) == []
 

@@ -104,7 +104,8 @@ def dr_grpo(
     """Dr. GRPO: advantage = reward - group mean, no division (which favours groups that are too easy or too hard).
 
     Source: Liu et al. 2025, "Understanding R1-Zero-Like Training", eq. 3. Deviation: its constant length normaliser is our
-    token constant (the adapter's response tokens of the step), the same for all samples, so the direction is the paper's.
+    token constant (the adapter's response tokens of the step), the same for all samples, so the direction is the paper's. A
+    group of one has no baseline, as in veRL: its advantage is its reward.
     """
     rewards = np.asarray(rewards_S, np.float64)
     baseline_S = _group_baseline(rewards, list(zip(roles, group_ids, strict=True)), None)

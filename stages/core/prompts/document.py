@@ -180,7 +180,7 @@ class DocumentPrompts:
             return None
         line = completion.partition("\n")[0]
         if kind is Kind.ABDUCTION:
-            end = call[1] if (call := call_arguments(line)) else None
+            end = call[1] if (call := call_arguments(line)) and call[0].strip() else None  # `()` is no answer
         else:
             start = len(line) - len(line.lstrip())
             found, ended = leading_value(line[start:])

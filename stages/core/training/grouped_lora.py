@@ -244,15 +244,18 @@ class GroupedLoRA:
         model.train(on)
 
 
-def attach(model: nn.Module, targets: Sequence[str], rank: int, alpha: float, num_adapters: int) -> GroupedLoRA:
+def attach(
+    model: nn.Module, targets: Sequence[str], rank: int, alpha: float, num_adapters: int, window: int | None = None
+) -> GroupedLoRA:
     """Replace the linear layers that `targets` name (as PEFT matches them: whole name or dotted suffix), in place.
 
     The base is frozen and put into eval mode. Raise ValueError if a target names nothing, something that is not an nn.Linear,
     or the output head (the chunked loss bypasses it, and it may be tied to the embeddings), and for models whose attention
-    is not full attention.
+    is not full attention. Sliding attention is full attention within its window: `window` is what texts are limited to.
     """
     kinds = set(getattr(model.config, "layer_types", None) or ["full_attention"])
-    if kinds != {"full_attention"}:
+    within = window is not None and window <= (getattr(model.config, "sliding_window", None) or 0)
+    if kinds - ({"full_attention", "sliding_attention"} if within else {"full_attention"}):
         raise ValueError(f"layers of type {sorted(kinds)}: only full attention can be packed and cached by rows")
     model.requires_grad_(False).eval()
     group_queries(model)

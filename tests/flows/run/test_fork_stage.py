@@ -80,6 +80,8 @@ def test_the_rest_of_the_generation_is_the_forks_own_and_its_settings_hold_for_i
         ("verify", "strategy.population=2", "propose"),
         ("reward", "engine.temperature=0.8", "propose"),
         ("update", "learning.frozen=teachers", "reward"),
+        ("solve", "engine.window=100", "verify"),
+        ("solve", "solve.max_new_tokens=8", "verify"),
     ],
 )
 def test_settings_that_made_what_its_first_generation_shares_cannot_change(

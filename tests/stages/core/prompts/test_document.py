@@ -188,6 +188,7 @@ def test_an_answer_is_read_up_to_what_the_model_wrote_behind_it(kind: Kind, text
         (Kind.ABDUCTION, "('a)", "no_input"),
         (Kind.ABDUCTION, "[1, 2])", "no_input"),
         (Kind.ABDUCTION, "()", "empty"),
+        (Kind.ABDUCTION, "( )  # none", "empty"),
         (Kind.INDUCTION, " = lambda a: a", "no_program"),
     ],
 )

@@ -141,5 +141,7 @@ def test_models_that_the_loss_would_compute_wrongly_are_refused() -> None:
         with pytest.raises(ValueError, match=message):
             TorchTrainer(attach(made, TARGETS, 2, 4, 1), PAD, SETTINGS)
     sliding = Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=8, max_window_layers=1)
-    with pytest.raises(ValueError, match="sliding_attention"):
-        attach(Qwen2ForCausalLM(sliding), TARGETS, 2, 4, 1)
+    for window in (None, 9):
+        with pytest.raises(ValueError, match="sliding_attention"):
+            attach(Qwen2ForCausalLM(sliding), TARGETS, 2, 4, 1, window)
+    assert attach(Qwen2ForCausalLM(sliding), TARGETS, 2, 4, 1, 8).num_adapters == 1
