@@ -27,7 +27,7 @@ from flows.run.history import kept_out
 from flows.run.hub_models import check_files
 from flows.run.stage_io import StageIO
 from flows.strategy import engine_of, updater_of
-from flows.trained_samples import groups_after_reward, moved_since, trained_samples, update_groups
+from flows.trained_samples import group_of, groups_after_reward, moved_since, trained_samples, update_groups
 from stages import evolve as evolution
 from stages import generate as generating
 from stages import grade as grading
@@ -53,7 +53,6 @@ from stages.core.population import Member, initial_members, member_ids, start_ad
 from stages.core.prompts.room import control_tokens
 from stages.core.randomness import generator
 from stages.core.shards import Shard
-from stages.core.statistics.estimates import only
 from stages.trace import record_traces
 
 Step = Callable[[StageIO, RunConfig, Backend], None]
@@ -267,7 +266,7 @@ def update_parts(io: StageIO, config: RunConfig) -> list[tuple[str, list[str]]]:
 def update_part(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Take the optimizer step of one adapter group."""
     assert io.part is not None
-    group = only(update_groups(io, config), part=io.part).to_pylist()
+    group = group_of(io, config, io.part).to_pylist()
     members = {row["adapter_id"]: (row["member_id"], row["role"]) for row in group}
     adapters = io.adapters(members, moments=True)
     backend.rest()  # an engine of this process; those of others sleep already (flows.execution.stage_process)
@@ -280,7 +279,7 @@ def update_part(io: StageIO, config: RunConfig, backend: Backend) -> None:
 def gradient_part(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Compute the gradients of one share of the rows."""
     assert io.part is not None
-    adapters = io.adapters(only(update_groups(io, config), part=io.part)["adapter_id"].to_pylist())
+    adapters = io.adapters(group_of(io, config, io.part)["adapter_id"].to_pylist())
     samples, skips = trained_samples(io, config), config.learning.skip_zero_groups
     found, tokens = updating.gradients(adapters, samples, Shard.named(io.part), backend.trainer(), skips)
     for adapter_id, gradient in found.items():

@@ -14,6 +14,7 @@ from flows.run.stage_io import StageIO
 from stages import update as updating
 from stages.core import tables
 from stages.core.population import Member
+from stages.core.statistics.estimates import only
 
 
 def trained_samples(io: StageIO, config: RunConfig) -> pa.Table:
@@ -40,6 +41,17 @@ def update_groups(io: StageIO, config: RunConfig) -> pa.Table:
     if io.has("groups"):
         return io.table("groups")
     return updating.groups(trained_samples(io, config), io.population(), config.learning.adapters_per_group)
+
+
+def group_of(io: StageIO, config: RunConfig, part: str) -> pa.Table:
+    """Return the rows of GROUPS of one part. Raises ValueError if this machine divides the update into other parts."""
+    rows = only(update_groups(io, config), part=part)
+    if not rows.num_rows:
+        raise ValueError(
+            f"this machine divides the update into other parts, without {part}: does it find the model at model.name, with the "
+            "same config.json as the machine of the run?"
+        )
+    return rows
 
 
 def groups_after_reward(io: StageIO, config: RunConfig, samples: pa.Table) -> pa.Table:

@@ -18,6 +18,7 @@ from flows.run.lease import hold
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
 from flows.storage import open_store
+from flows.trained_samples import group_of
 from stages.core import tables
 from tests.support import example_run
 
@@ -35,6 +36,16 @@ def test_a_run_that_stored_no_update_groups_gets_those_that_reward_would_store(t
     samples = run.read_table(0, "samples")
     assert sorted(adapter for _, adapters in found for adapter in adapters) == sorted(set(samples["adapter_id"].to_pylist()))
     assert [part for part, _ in found] == ["00"]
+
+
+def test_a_part_that_this_machine_does_not_know_is_an_error_and_no_empty_update(tmp_path: Path) -> None:
+    """As where the folder of the model is there for the run's machine alone, and each divides the update for another shape."""
+    store = open_store(str(tmp_path))
+    with hold(store, "smoke") as epoch:
+        run = example_run.build(Run(store, "smoke", epoch), 1)
+    assert group_of(update_of(run), example_run.CONFIG, "00").num_rows
+    with pytest.raises(ValueError, match="without 00of02: does it find the model at model.name"):
+        group_of(update_of(run), example_run.CONFIG, "00of02")
 
 
 @pytest.mark.parametrize(("recorded", "overlap"), [({}, False), ({"kept_out": list(STORED)}, True)])
