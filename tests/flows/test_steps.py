@@ -44,7 +44,7 @@ def test_a_part_that_this_machine_does_not_know_is_an_error_and_no_empty_update(
     with hold(store, "smoke") as epoch:
         run = example_run.build(Run(store, "smoke", epoch), 1)
     assert group_of(update_of(run), example_run.CONFIG, "00").num_rows
-    with pytest.raises(ValueError, match="without 00of02: does it find the model at model.name"):
+    with pytest.raises(ValueError, match=r"without 00of02: does it find the model at model\.name"):
         group_of(update_of(run), example_run.CONFIG, "00of02")
 
 
