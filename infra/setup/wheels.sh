@@ -10,6 +10,8 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 LOCKS="infra/setup/locks"
 
 base=${1:?the base image}
+# pip chooses wheels, and what is needed beside them, for the system that it runs on
+[ "$(uname -s)" = Linux ] || fail 2 "the worker image is built on Linux: run make up or make images there, or load an image that was built there"
 wheels="$ROOT/.cache/wheels"
 python=$(docker run --rm "$base" python3 -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])') || fail 3 "no Python in the image $base"
 # shellcheck disable=SC2046  # names without spaces
