@@ -48,7 +48,7 @@ class Backend:
         self.config, self.progress = config, progress
         self.earlier, self.tokens, self.suites = EarlierReader(), TokenCount(), OwnSuites()
         self._agreed: set[str] = set()
-        self._asked = 0  # adapters at once, so far
+        self._expected = 0
 
     def check(self) -> None:
         """Check the model's folder, every named choice, the suite and the sandbox, so that a run fails early rather than late."""
@@ -143,7 +143,7 @@ class Backend:
         if self.elsewhere:
             from flows.execution.remote_engine import EngineElsewhere
 
-            return EngineElsewhere(self.config, self.tokenizer, self.progress)
+            return EngineElsewhere(self.config, self.tokenizer, self.progress, self._expected)
         if self.config.engine.kind == "vllm":
             return self._vllm_engine()
         from stages.core.engines.hf_engine import HFEngine
@@ -162,7 +162,7 @@ class Backend:
         rule, model = self.config.engine, self.config.model
         if cards.usable(model.device) and not on_cuda():
             raise ConfigError("engine.python: its vLLM was built for a CPU and leaves the GPU unused; VLLM_BUILD=cuda make vllm")
-        most = max(self.config.served, self._asked)  # a benchmark may ask for more than a generation serves
+        most = max(self.config.served, self._expected)
         limits = EngineLimits(model.rank, model.alpha, most, self.window, dtype=self.dtype)
         limits = replace(limits, max_rows=rule.rows, memory_share=rule.memory_share, compile=rule.compile)
         return VLLMEngine(self.model_path, limits, {}, self.progress)
@@ -175,12 +175,16 @@ class Backend:
         own = int(AutoConfig.from_pretrained(self.model_path).max_position_embeddings)
         return min(self.config.engine.window or own, own)
 
+    def expect(self, adapters: int) -> None:
+        """Let an engine that has not started make room for so many adapters at once: a benchmark may ask for more than a run does."""
+        self._expected = max(self._expected, adapters)
+
     def engine(self, adapters: Mapping[str, Adapter]) -> Engine:
         """Return the engine, awake (see `rest`), serving these adapters and the base model. `tokens` counts what it does."""
         return CountedEngine(self._serving(adapters), self.tokens)
 
     def _serving(self, adapters: Mapping[str, Adapter]) -> Engine:
-        self._asked = max(self._asked, len(adapters))
+        self.expect(len(adapters))
         if self.config.engine.kind == "vllm" and not self.elsewhere:
             self._engine.wake()
         self._engine.set_adapters({adapter_id: adapter.weights for adapter_id, adapter in adapters.items()})

@@ -11,7 +11,6 @@ from flows.run.stage_io import StageIO
 from stages.core.method.curriculum import RECENT
 from stages.core.method.recent_replay import mixed_tasks, reason_of, recent_replays
 from stages.core.method.top_up import replays
-from stages.core.prompts.room import too_long
 
 
 def references_of(io: StageIO, config: RunConfig, backend: Backend, teachers: list[str]) -> dict[str, Any]:
@@ -39,13 +38,7 @@ def posed_again(io: StageIO, config: RunConfig, backend: Backend, matches: pa.Ta
         rows = backend.earlier.stored(io).rows(reason.candidates(list(recent(io))))
         also = recent_replays(reason, matches, tasks, rows, again, config.seed, io.generation)
         again = {match_id: [*again.get(match_id, ()), *own] for match_id, own in also.items()}
-    return {match_id: [task for task in own if _posable(task, config, backend)] for match_id, own in again.items()}
-
-
-def _posable(task: dict[str, Any], config: RunConfig, backend: Backend) -> bool:
-    """Return whether a stored task still has room: in a fork, the window and the limit of answers may be smaller."""
-    limit = config.solve.max_new_tokens
-    return not too_long(backend.style(), task, backend.fits(limit), backend.answerable(limit))
+    return again
 
 
 def recent(io: StageIO) -> Iterator[tuple[pa.Table, pa.Table]]:

@@ -15,6 +15,7 @@ from stages import update as updating
 from stages.core import tables
 from stages.core.population import Member
 from stages.core.statistics.estimates import only
+from stages.core.unavailable import Unsuited
 
 
 def trained_samples(io: StageIO, config: RunConfig) -> pa.Table:
@@ -44,10 +45,10 @@ def update_groups(io: StageIO, config: RunConfig) -> pa.Table:
 
 
 def group_of(io: StageIO, config: RunConfig, part: str) -> pa.Table:
-    """Return the rows of GROUPS of one part. Raises ValueError if this machine divides the update into other parts."""
+    """Return the rows of GROUPS of one part. Raises Unsuited if this machine divides the update into other parts."""
     rows = only(update_groups(io, config), part=part)
     if not rows.num_rows:
-        raise ValueError(
+        raise Unsuited(
             f"this machine divides the update into other parts, without {part}: does it find the model at model.name, with the "
             "same config.json as the machine of the run?"
         )

@@ -147,7 +147,7 @@ def culled(members: Sequence[Member], generation: int, policy: EvolutionPolicy) 
 
 def _protected(member: Member, generation: int, policy: EvolutionPolicy) -> bool:
     """Return whether the member may not be culled: a child during its first `min_age` events, never a founding member."""
-    events_met = (generation + 1) // policy.every - member.born // policy.every  # also where a fork has changed `every`
+    events_met = (generation + 1) // policy.every - member.born // policy.every  # as if `every` had always been so
     return member.born > 0 and events_met <= policy.min_age
 
 

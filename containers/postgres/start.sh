@@ -2,7 +2,7 @@
 # Makes the cluster, the user and the database on the first start; afterwards it only starts. Variables are those of the official
 # image: POSTGRES_USER, POSTGRES_PASSWORD, POSTGRES_DB.
 set -eu
-begun="$PGDATA.begun" # is there until the last step is done: a container killed on the way starts anew
+begun="$PGDATA.begun" # exists until setup is complete: a container killed on the way starts anew
 if [ -f "$begun" ]; then rm -rf "$PGDATA"; fi
 if [ ! -s "$PGDATA/PG_VERSION" ]; then
     touch "$begun"

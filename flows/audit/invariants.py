@@ -245,7 +245,7 @@ def _ratings(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
             given.population,
             found["matches"],
             believed(found["tasks"]),
-            fresh(grades, found["tasks"]) if given.config.solve.replays else grades,
+            fresh(grades, found["tasks"]),
             after,
             Scale(rule.beta, rule.tau, rule.draw_probability),
             rule.draw_margin,

@@ -21,6 +21,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from flows.program import program
+from stages.core.sandbox.daemon import unsuited
 from stages.core.sandbox.protocol import IMAGE as SANDBOX_IMAGE
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -198,6 +199,9 @@ def _docker(seconds: float = 8) -> Iterator[MachineCheck]:
     except ImportError:
         yield MachineCheck("Docker", False, "the Python package docker is missing", "make setup")
         return
+    if why := unsuited():
+        yield MachineCheck("Docker", False, why)
+        return
     try:
         client = docker.from_env(timeout=seconds)
     except docker.errors.DockerException as error:
@@ -218,7 +222,7 @@ def _docker_mend() -> str:
     if os.environ.get("DOCKER_HOST"):
         return "unset DOCKER_HOST"
     host = _output("docker", "context", "inspect", "--format", "{{.Endpoints.docker.Host}}")
-    if host and _output("docker", "version", "--format", "{{.Server.Version}}"):
+    if host.startswith("unix://") and _output("docker", "version", "--format", "{{.Server.Version}}"):
         return f"export DOCKER_HOST={host}"
     return "open -a Docker" if sys.platform == "darwin" else "make setup"
 
@@ -266,7 +270,7 @@ def _named_store(url: str) -> Iterator[MachineCheck]:
         yield finding
         usable = usable and finding.good
     if usable:
-        yield from _guarantees(url)
+        yield from _findings(("store guarantees", lambda: _guarantees(url)))
 
 
 def _store(url: str) -> Iterator[MachineCheck]:

@@ -16,8 +16,11 @@ def add(command: Add) -> None:
 
 def explain(arguments: Namespace) -> int:
     """Print the explanation."""
+    from flows.config import ConfigError
     from flows.guide import explanation, settings_page
 
+    if arguments.markdown and arguments.key:
+        raise ConfigError("--markdown prints all settings: leave out KEY")
     if arguments.markdown:
         print(settings_page.page(), end="")
         return 0

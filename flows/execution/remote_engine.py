@@ -24,13 +24,14 @@ from stages.core.progress import Progress, silent
 
 KEY = "requests"  # distinguishes an order from a step
 SLEEP = "sleep"
+EXPECTED = "expected"
 
 
 class EngineElsewhere:
     """Implements `Engine` by orders to a worker. The caller closes it."""
 
-    def __init__(self, config: RunConfig, tokenizer: Any, progress: Progress = silent) -> None:
-        self._config, self._tokenizer, self._progress = config, tokenizer, progress
+    def __init__(self, config: RunConfig, tokenizer: Any, progress: Progress = silent, expected: int = 0) -> None:
+        self._config, self._tokenizer, self._progress, self._expected = config, tokenizer, progress, expected
         self._folder = tempfile.TemporaryDirectory(prefix="populora-engine-")
         self._workers = Workers(config.threads)
         self._turn = 0
@@ -79,7 +80,7 @@ class EngineElsewhere:
 
     def _order(self, requests: list[dict[str, Any]], temperature: float, then_sleep: bool = False) -> dict[str, Any]:
         order = {"config": dump(self._config), "folder": str(self._served), "names": self._names, "temperature": temperature}
-        order |= {SLEEP: then_sleep}
+        order |= {SLEEP: then_sleep, EXPECTED: self._expected}
         return self._workers.ask(order | {KEY: requests}, self._config.engine.python, "the engine", self._told)
 
     def _told(self, reading: Reading) -> None:
@@ -112,6 +113,7 @@ class Served:
         if order.get(SLEEP):
             backend.rest()
             return {}
+        backend.expect(int(order.get(EXPECTED, 0)))
         engine: Any = backend.engine(self._held[1])
         if not order[KEY]:
             return {"window": engine.window, "ends": sorted(engine.ends), "versions": backend.engine_version()}

@@ -14,7 +14,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -244,17 +243,14 @@ def address(home: Path = HOME) -> dict[str, str] | None:
 def password(home: Path = HOME) -> str:
     """Return the `user:password` of this home's server: created once and whole, readable by its owner only."""
     file = home / "password"
-    if file.exists() and not file.read_text().strip():
-        file.unlink()  # whoever wrote it was killed
-    if not file.exists():
-        handle, made = tempfile.mkstemp(dir=home)  # readable by its owner only
-        with open(handle, "w") as whole:
+    if not (file.exists() and file.read_text().strip()):  # empty where an older version was killed as it wrote
+        made = home / "password.new"
+        made.unlink(missing_ok=True)
+        with open(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as whole:
             whole.write(f"populora:{secrets.token_urlsafe(32)}\n")
             whole.flush()
             os.fsync(whole.fileno())
-        with suppress(FileExistsError):  # another process was first
-            os.link(made, file)
-        os.unlink(made)
+        made.replace(file)
     return file.read_text().strip()
 
 

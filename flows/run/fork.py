@@ -5,6 +5,7 @@ new run's manifests say `"from": parent` where the parent (or its own parent) ho
 the adapters that the fork uses; its retention keeps them. flows.run.retention explains why neither can miss the other.
 """
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from flows.run.manifest import Manifest, Ref, digest, folder_of, manifest_uri, p
 from flows.run.planned import GENERATIONS, planned_of_readable
 from flows.run.retention import NOTE, pin
 from flows.run.run import ADAPTER_FILES, Run
+from flows.settings import Solve
 from flows.stages import STAGE_NAMES, stage_of
 from flows.storage import Damaged, NotStored, StoreRefused, check_run_id
 from flows.store.names import RUN_ID
@@ -154,6 +156,7 @@ def _known(values: Any, before: Any) -> Any:
 
 def _check_shared(before: dict[str, Any], after: dict[str, Any], at: Point) -> None:
     """Raise ConfigError for a setting with another value that the shared artifacts depend on."""
+    _check_room(before, after)
     inside = _fixed_inside(at, bool(before["strategy"]["population"] or after["strategy"]["population"]))
     for key in differences(before, after):
         if key == "engine.temperature" and before["learning"]["off_policy_steps"] and at.whole >= 0:
@@ -165,6 +168,21 @@ def _check_shared(before: dict[str, Any], after: dict[str, Any], at: Point) -> N
                 raise ConfigError(
                     f"{key}: the fork shares artifacts that were made with the old value; fork with --stage {stage}"
                 )
+
+
+def _check_room(before: dict[str, Any], after: dict[str, Any]) -> None:
+    """Raise ConfigError if earlier tasks would be posed again with less room for prompt or answer than they were verified with."""
+    if not Solve.model_validate(after["solve"]).replays:
+        return
+    limits = [(one["engine"]["window"] or math.inf, one["solve"]["max_new_tokens"]) for one in (before, after)]
+    (old_window, old_answer), (window, answer) = limits
+    short = answer < old_answer
+    if short or window - answer < old_window - old_answer:
+        key = "solve.max_new_tokens" if short or window == old_window else "engine.window"
+        raise ConfigError(
+            f"{key}: earlier tasks were verified with more room and would be posed again; give at least as much, or pose none "
+            "again (solve.top_up=false, solve.easy_share=0, solve.mixed_share=0)"
+        )
 
 
 def _fixed_inside(at: Point, by_strategy: bool) -> dict[tuple[str, ...], str]:

@@ -32,7 +32,10 @@ fetch("{PATH}", {{method: "POST", body: ticket, cache: "no-store"}}).then(async 
 PAGE = f"""<!doctype html><html lang="en"><head><meta charset="utf-8"><title>populora</title></head>
 <body><p id="said">One moment…</p><script>{SCRIPT}</script></body></html>"""
 POLICY = "default-src 'none'; connect-src 'self'; script-src 'sha256-{}'; base-uri 'none'; frame-ancestors 'none'"
-USED = "This link has been used or has expired. Get another one: populora serve --link, or in the stack: make link"
+USED = (
+    "This link has been used or has expired, or the server has restarted. Get another one: populora serve --link, or in the "
+    "stack: make link"
+)
 
 
 def ticket(password: str, lifetime: float = LIFETIME) -> str:

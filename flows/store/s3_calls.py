@@ -103,7 +103,8 @@ def client(url: str, timeout: float) -> Any:
     )
     try:
         session = boto3.Session()
-        region = session.region_name or os.environ.get("AWS_REGION") or "us-east-1"  # boto3 itself ignores AWS_REGION
+        named = os.environ.get("AWS_DEFAULT_REGION") or os.environ.get("AWS_REGION")  # boto3 itself ignores the latter
+        region = named or session.region_name or "us-east-1"
         return session.client("s3", region_name=region, config=config)
     except (BotoCoreError, ValueError) as error:
         raise StoreRefused(f"store {url!r}: {error}") from error

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flows import earlier_tasks, steps
+from flows import steps
 from flows.backend import Backend
 from flows.benchmarks.own_suites import STORED
 from flows.config import PROJECT, ConfigError, dump, load
@@ -20,6 +20,7 @@ from flows.run.stage_io import StageIO
 from flows.storage import open_store
 from flows.trained_samples import group_of
 from stages.core import tables
+from stages.core.unavailable import Unsuited
 from tests.support import example_run
 
 
@@ -44,7 +45,7 @@ def test_a_part_that_this_machine_does_not_know_is_an_error_and_no_empty_update(
     with hold(store, "smoke") as epoch:
         run = example_run.build(Run(store, "smoke", epoch), 1)
     assert group_of(update_of(run), example_run.CONFIG, "00").num_rows
-    with pytest.raises(ValueError, match=r"without 00of02: does it find the model at model\.name"):
+    with pytest.raises(Unsuited, match=r"without 00of02: does it find the model at model\.name"):
         group_of(update_of(run), example_run.CONFIG, "00of02")
 
 
@@ -106,21 +107,3 @@ def test_the_start_checks_a_model_that_whoever_began_the_run_could_not_look_at(t
         with pytest.raises(ConfigError, match=r"has sliding-window attention over 64 tokens; set engine\.window to at most 64"):
             perform(current.run, current.spec("start", None), config, there)
         assert current.run.store.list("r/") == ["r/run.json"], "refused before anything is written"
-
-
-def test_a_stored_task_that_a_fork_leaves_no_room_is_not_posed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was verified under the limits of the parent: a student would be punished for the setting."""
-    short, long = (
-        {"kind": "deduction", "program": "def f():\n    return 1", "inputs": [""], "outputs": [text], "message": ""}
-        for text in ("1", "1" * 400)
-    )
-    monkeypatch.setattr(earlier_tasks, "replays", lambda *_: {"m00": [short, long], "m01": [long]})
-    monkeypatch.setattr(earlier_tasks, "buffers_of", lambda *_: {})
-    matches = tables.table([], tables.MATCHES)
-    for limit, kept in ((300, {"m00": [short], "m01": []}), (900, {"m00": [short, long], "m01": [long]})):
-        config = load("smoke", ["solve.top_up=true", f"solve.max_new_tokens={limit}"])
-        with closing(Backend(config)) as backend:
-            assert (
-                earlier_tasks.posed_again(update_of(Run(open_store(str(tmp_path)), "r")), config, backend, matches, matches)
-                == kept
-            )

@@ -104,14 +104,17 @@ def test_a_daemon_that_is_not_there_is_said_within_ten_seconds(monkeypatch: pyte
     assert time.monotonic() - start < 10
 
 
-@pytest.mark.parametrize("address", ["https://far:2376", "http+docker://ssh"])
-def test_a_daemon_behind_tls_or_ssh_is_refused_with_what_to_do(address: str) -> None:
-    from stages.core.sandbox.docker import _check_plain
+@pytest.mark.parametrize("named", [{"DOCKER_HOST": "ssh://far"}, {"DOCKER_HOST": "tcp://far:2376", "DOCKER_TLS_VERIFY": "1"}])
+def test_a_daemon_behind_tls_or_ssh_is_refused_with_what_to_do(named: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from flows.commands import doctor
+    from stages.core.sandbox.docker import DockerSandbox
 
+    for name, value in named.items():
+        monkeypatch.setenv(name, value)
     with pytest.raises(SandboxUnavailable, match="forward its socket"):
-        _check_plain(address)
-    _check_plain("http+docker://localhost")
-    _check_plain("http://far:2375")
+        DockerSandbox()
+    (found,) = doctor._docker()
+    assert not found.good and "forward its socket" in found.detail
 
 
 def test_an_image_with_another_runner_is_refused(tmp_path: Path) -> None:

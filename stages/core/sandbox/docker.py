@@ -17,6 +17,7 @@ import docker.errors
 import docker.types
 import requests
 
+from stages.core.sandbox.daemon import unsuited
 from stages.core.sandbox.link import SANDBOX_FOLDER, RunLimits, missing_walls
 from stages.core.sandbox.pool import Pool
 from stages.core.sandbox.protocol import IMAGE, SandboxUnavailable
@@ -42,11 +43,12 @@ class DockerSandbox(Pool):
         self.image, self.runtime, self.owner = image, runtime, uuid.uuid4().hex
         self.removers: list[threading.Thread] = []
         self.mend = f"image {image} holds another runner than this checkout. Rebuild it with {_mending(image)}"
+        if why := unsuited():
+            raise SandboxUnavailable(why)
         try:
             self.client = docker.from_env(timeout=60)  # starting a container takes long on a busy machine,
             self.asker = docker.from_env(timeout=7)  # answering a ping does not
             self.asker.ping()
-            _check_plain(self.client.api.base_url)
             self.info = self.client.info()
             self.image_id = str(self.client.images.get(image).id)
             self._sweep()
@@ -175,15 +177,6 @@ def _missing(found: dict[str, object], info: dict[str, object], memory: int) -> 
     }
     missing = [name for name, stands in checks.items() if not stands]
     return missing + [name for name in missing_walls(found) if name not in missing]
-
-
-def _check_plain(address: str) -> None:
-    """Raise SandboxUnavailable for a daemon behind TLS or SSH: a container's streams are read as a plain socket."""
-    if address.startswith("https://") or address == "http+docker://ssh":
-        raise SandboxUnavailable(
-            "the Docker daemon is reached through TLS or SSH, which sandboxes cannot use; forward its socket "
-            "(ssh -nNT -L /tmp/docker.sock:/var/run/docker.sock HOST) and set DOCKER_HOST=unix:///tmp/docker.sock"
-        )
 
 
 def _within(seen: object, most: int, known: object) -> bool:

@@ -28,6 +28,11 @@ from stages.core.sandbox.verdicts import (
 )
 
 
+def _with_modules(record: Record, found: Verdict) -> bool:
+    """Return whether servers with modules decided; where a server ended, any program may have gone on to one."""
+    return record.imports or found.detail == SERVER_ENDED
+
+
 @dataclass
 class _Stream:
     """The state of one call of `run`."""
@@ -180,9 +185,9 @@ class Pool:
             self.counts["canaries"] += 1
             data = payload(job)
             assert isinstance(data, bytes)
-            # in servers like those of the last program: what ends every server with modules is no fault of a program
-            latest = worker.flying[-1] if worker.flying else worker.unconfirmed[-1][0]
-            worker.put(Record(0x7FFFFFFF, data, job.validate, latest.imports, canary=expected))
+            # in servers like those of the last program: it vouches for the verdicts of such servers alone
+            with_modules = worker.flying[-1].imports if worker.flying else _with_modules(*worker.unconfirmed[-1])
+            worker.put(Record(0x7FFFFFFF, data, job.validate, with_modules, canary=expected))
             worker.since_canary = 0
 
     # --- receiving
@@ -242,7 +247,7 @@ class Pool:
         # only here, where nothing can raise any more: a worker with an invalid reply must return all its jobs
         worker.flying.popleft()
         if record.canary:
-            self._confirm(worker, stream)
+            self._confirm(worker, stream, record.imports)
         else:
             self._judge(worker, record, runs, found, stream)
 
@@ -259,11 +264,16 @@ class Pool:
             # what is near the limit ran alone; less was measured beside other runs, and is not the same on another day
             worker.unconfirmed.append((record, replace(found, limits_used=used if used >= NEAR else 0.0)))
 
-    def _confirm(self, worker: Worker, stream: _Stream) -> None:
+    def _confirm(self, worker: Worker, stream: _Stream, with_modules: bool) -> None:
+        """Give the verdicts of servers of this kind; the others wait for a canary in theirs."""
         self.deaths = 0
+        waiting = []
         for record, found in worker.unconfirmed:
-            stream.done[record.index] = found
-        worker.unconfirmed.clear()
+            if _with_modules(record, found) == with_modules:
+                stream.done[record.index] = found
+            else:
+                waiting.append((record, found))
+        worker.unconfirmed = waiting
 
     # --- workers
 

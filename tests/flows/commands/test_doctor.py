@@ -38,7 +38,7 @@ def test_a_plain_python_is_told_to_run_setup(tmp_path):
     for name in ("packages", "torch", "Docker"):
         assert line(found.stdout, name).startswith("✗"), name
         assert line(found.stdout, name).endswith("(mend: make setup)"), name
-    assert found.stdout.splitlines()[-1] == "Not ready: packages, torch, Docker, store. Run: make setup"
+    assert found.stdout.splitlines()[-1] == "Not ready: packages, torch, Docker, store guarantees. Run: make setup"
 
 
 def test_a_terminal_without_unicode_gets_ascii(tmp_path):

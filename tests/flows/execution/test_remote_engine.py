@@ -10,7 +10,7 @@ import pytest
 from flows.backend import Backend
 from flows.config import ConfigError, apply
 from flows.execution.preflight import check_machine
-from flows.execution.remote_engine import EngineElsewhere
+from flows.execution.remote_engine import EngineElsewhere, Served
 from flows.execution.stage_process import Workers
 from stages.core.engines.protocol import Request
 from stages.core.lora.adapter import Adapter
@@ -59,6 +59,31 @@ def test_it_answers_as_an_engine_in_this_process(backend: Backend) -> None:
         assert there.generate([asked[2]], 1.0)[0].token_ids == wanted[2].token_ids  # a new worker has taken over
     finally:
         there.close()
+
+
+def test_an_engine_elsewhere_makes_room_for_what_a_benchmark_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first order, which describes the engine, names no adapters and starts it."""
+    vllm_engine = pytest.importorskip("stages.core.engines.vllm_engine")
+    started: list[int] = []
+    monkeypatch.setattr(vllm_engine, "VLLMEngine", lambda path, limits, *_: started.append(limits.max_adapters) or Standing())
+    monkeypatch.setattr("flows.backend.find_spec", lambda name: object())
+    monkeypatch.setattr(Backend, "engine_version", lambda self: {})
+    asking, vllm = Backend(CONFIG), apply({"model": {"rank": 4}, "engine": {"kind": "vllm"}, "threads": 1}, [])
+    served = Served(Backend)
+    monkeypatch.setattr(Workers, "ask", lambda self, order, *_: served.answer(order))
+    there = EngineElsewhere(vllm, asking.tokenizer, expected=11)
+    there.close()
+    assert started == [11] and vllm.served == 8
+
+
+class Standing:
+    """In the place of vLLM's engine."""
+
+    window, ends, version = 8, frozenset[int](), "none"
+
+    def wake(self) -> None: ...
+
+    def set_adapters(self, adapters: object) -> None: ...
 
 
 def test_a_python_without_vllm_says_so_and_asks_no_further_one(backend: Backend) -> None:

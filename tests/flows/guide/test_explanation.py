@@ -42,6 +42,13 @@ def test_a_group_is_its_settings_a_line_each_and_all_of_them_are_without_a_key()
     assert [line.split()[0] for line in overview().splitlines()] == setting_keys()
 
 
+def test_the_page_of_all_settings_is_printed_and_takes_no_key(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "--markdown"]) == 0
+    assert capsys.readouterr().out == (PROJECT / "docs" / "settings.md").read_text()
+    assert main(["explain", "learning.kl", "--markdown"]) == 2
+    assert capsys.readouterr().err == "populora: --markdown prints all settings: leave out KEY\n"
+
+
 @pytest.mark.parametrize(("key", "meant"), [("lerning", "learning"), ("learning.learning_rat", "learning.learning_rate")])
 def test_an_unknown_key_is_one_line_with_the_nearest_one(key: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", key]) == 2

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -195,3 +196,25 @@ def test_a_fork_killed_before_its_last_copy_is_unfinished_though_that_stage_is_o
         first_generation(Run(run.store, "again", epoch))
     fork(run, "again", 2, [], versions, CLOCK, "evolve")
     assert {uri: made.store.read(uri) for uri in made.store.list("again/")} == whole
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"solve": {"max_new_tokens": 63}}, "solve.max_new_tokens"),
+        ({"solve": {"max_new_tokens": 65}}, "solve.max_new_tokens"),  # the window leaves prompts one token less
+        ({"engine": {"window": 199}}, "engine.window"),
+        ({"engine": {"window": 200}, "solve": {"max_new_tokens": 64}}, ""),
+        ({"engine": {"window": 201}, "solve": {"max_new_tokens": 65}}, ""),
+        ({"engine": {"window": 0}, "solve": {"max_new_tokens": 65}}, ""),
+        ({"solve": {"max_new_tokens": 63, "mixed_share": 0.0}}, ""),
+    ],
+)
+def test_tasks_posed_again_have_the_room_that_they_were_verified_with(settings: dict[str, Any], key: str) -> None:
+    before = dump(parse({"engine": {"window": 200}, "solve": {"max_new_tokens": 64, "mixed_share": 0.5}}))
+    after = before | {group: before[group] | values for group, values in settings.items()}
+    if key:
+        with pytest.raises(ConfigError, match=f"{key}: earlier tasks were verified with more room"):
+            _check_shared(before, after, point(1))
+    else:
+        _check_shared(before, after, point(1))

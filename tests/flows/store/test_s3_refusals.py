@@ -249,12 +249,15 @@ def test_who_may_write_and_not_remove_writes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "region"), [({}, "us-east-1"), ({"AWS_REGION": "a"}, "a"), ({"AWS_DEFAULT_REGION": "b", "AWS_REGION": "a"}, "b")]
+    ("named", "region"), [({}, "c"), ({"AWS_REGION": "a"}, "a"), ({"AWS_DEFAULT_REGION": "b", "AWS_REGION": "a"}, "b")]
 )
-def test_the_region_is_that_of_the_environment(named: dict[str, str], region: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_region_is_that_of_the_environment_or_else_of_the_profile(
+    named: dict[str, str], region: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name, raising=False)
     for name, value in named.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
+    (tmp_path / "config").write_text("[default]\nregion = c\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     assert client("s3://bucket/x", 1.0).meta.region_name == region

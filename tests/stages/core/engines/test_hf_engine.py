@@ -387,7 +387,7 @@ def test_rows_of_a_prompt_give_what_they_give_alone(
 
 
 def test_a_window_inside_the_sliding_one_gives_what_full_attention_does() -> None:
-    """Engine and trainer build their own masks: a model whose layers slide must use them."""
+    """The engine builds its own masks: a model whose layers slide must use them."""
     sizes = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     sizes |= {"num_key_value_heads": 1, "max_position_embeddings": 64, "attention_dropout": 0.0}
     found, scores = [], []
