@@ -171,7 +171,7 @@ def _check_shared(before: dict[str, Any], after: dict[str, Any], at: Point) -> N
 
 
 def _check_room(before: dict[str, Any], after: dict[str, Any]) -> None:
-    """Raise ConfigError if earlier tasks would be posed again with less room for prompt or answer than they were verified with."""
+    """Raise ConfigError if earlier tasks would be posed again with less room than they were verified with."""
     if not Solve.model_validate(after["solve"]).replays:
         return
     limits = [(one["engine"]["window"] or math.inf, one["solve"]["max_new_tokens"]) for one in (before, after)]

@@ -138,6 +138,9 @@ def test_one_busy_loop_ends_in_time(sandbox: Sandbox) -> None:
         ),
         ("def f(s, t): return list(getattr(s.keys(), '__or__')(t))", "{{'{}': 1}}, ['{}']"),
         ("def f(s, t): return list(s.keys().__or__(t))", "{{'{}': 1}}, ['{}']"),
+        ("def f(s, t): return list(s | t)", "{{'{}'}}, {{'{}'}}"),
+        ("def f(s, words):\n    for word in words:\n        s.add(word)\n    return list(s)", "set(), ['{}', '{}']"),
+        ("import ast\ndef f(text): return list(ast.literal_eval(text))", "\"{{'{}', '{}'}}\""),
     ],
 )
 def test_the_order_of_sets_that_are_given_is_no_value(sandbox: Sandbox, program: str, text: str) -> None:

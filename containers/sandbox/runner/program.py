@@ -36,7 +36,7 @@ _STATIC = (object.__hash__, type(None).__hash__, type.__hash__)
 _ONLY_AST = 0x400
 _compile = held(compile)
 # u32 size of the rest, u8 flags (1 a trace is wanted, 2 the arguments are marshalled, else text, 4 the program has passed in
-# another server, 8 the arguments hold a set of several members), u32 size of the program; the program and the arguments follow
+# another server, 8 the arguments hold a set), u32 size of the program; the program and the arguments follow
 _JOB_HEAD = struct.Struct("!IBI")
 _FRAME_HEAD = struct.Struct("!cI")
 

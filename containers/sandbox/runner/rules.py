@@ -41,6 +41,7 @@ FLAGS = NAMES | ATTRIBUTES
 # Names whose presence means that an order, an identity or a hash may show: such programs are run in the witness servers as well.
 _SENSITIVE_TEXT = """
 set frozenset hash id intersection union difference symmetric_difference __hash__ __repr__ __str__ __format__ repr ascii object
+literal_eval
 """
 SENSITIVE = frozenset(_SENSITIVE_TEXT.split())
 VIEWS = frozenset(["keys", "items"])  # sets of them are sets

@@ -126,7 +126,7 @@ class Supervisor:
         alone, flush = bool(flags & 2), self.host.flush
         runs = [self.template(0, full).run(payload, self.uid(0), alone, flush)]
         if flags & 1 and runs[0][0] == b"V":
-            sensitive = runs[0][6] or payload[0] & 8  # the program may show an order, or is given one: a set of several members
+            sensitive = runs[0][6] or payload[0] & 8  # the program may show an order, or is given a set
             payload = bytes([payload[0] & 2 | 4]) + payload[1:]  # it has passed, and a trace is wanted once
             for index in range(1, self.config["witnesses"] + 2 if sensitive else 2):
                 runs.append(self.template(index, full).run(payload, self.uid(index), alone, flush))

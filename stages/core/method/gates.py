@@ -8,15 +8,22 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from stages.core.values.canonical import canonical, parse_arguments
+
 HELD_OUT = "held_out"
 """The gate that is always on: the program belongs to a suite that the run keeps out. A run may not train on what scores it."""
 
 Gate = Callable[[Mapping[str, Any]], bool]
 """A row of TASKS with status valid -> whether the gate stops it."""
 
-_COMMENT = re.compile(r"#[^\n]*")
+# strings first: a `#` or a quote inside one begins nothing
+_ASIDE = re.compile(
+    r'(?P<block>"""(?:[^\\"]++|\\.|"(?!""))*+"""|' + r"'''(?:[^\\']++|\\.|'(?!''))*+''')"
+    r'|(?P<text>"(?:[^\\"\n]++|\\.)*+"|' + r"'(?:[^\\'\n]++|\\.)*+')"
+    r"|(?P<comment>#[^\n]*+)",
+    re.S,
+)
 _SIGNATURE = re.compile(r"^def f\((?P<parameters>[^()]*+)\)[^:\n]*+:", re.MULTILINE)
-_TEXT_BLOCK = re.compile(r'"""[\s\S]*?"""|' + r"'''[\s\S]*?'''")
 _PARAMETER = re.compile(r"(?:^|,)\s*+\**+\s*+([^\W\d]\w*+)")
 _WORD = re.compile(r"\w++")
 _SPACE = re.compile(r"\s++")
@@ -29,7 +36,7 @@ def constant(row: Mapping[str, Any]) -> bool:
 
 def ignores_input(row: Mapping[str, Any]) -> bool:
     """Stop a task where no parameter of `f` appears after its signature, ignoring comments and triple-quoted texts."""
-    program = _COMMENT.sub("", _TEXT_BLOCK.sub("", row["program"]))
+    program = _ASIDE.sub(lambda found: found["text"] or "", row["program"])
     found = _SIGNATURE.search(program)
     if not found:
         return False
@@ -38,8 +45,8 @@ def ignores_input(row: Mapping[str, Any]) -> bool:
 
 
 def identity(row: Mapping[str, Any]) -> bool:
-    """Stop a task where every output equals its input."""
-    return all(_squeeze(given) == _squeeze(got) for given, got in zip(row["inputs"], row["outputs"], strict=True))
+    """Stop a task where every output equals its input, or the tuple of its inputs."""
+    return all(value in _values_of(given) for given, value in zip(row["inputs"], row["values"], strict=True))
 
 
 def verbatim_output(row: Mapping[str, Any]) -> bool:
@@ -49,11 +56,14 @@ def verbatim_output(row: Mapping[str, Any]) -> bool:
 
 
 def quoted_input(row: Mapping[str, Any]) -> bool:
-    """Stop a deduction or abduction task whose input appears in a comment or docstring of the program."""
+    """Stop a deduction or abduction task whose input appears in a comment or docstring of the program, or that has none.
+
+    Only as a whole: `1` does not appear in `128`.
+    """
     if row["kind"] == "induction":
         return False
-    asides = _squeeze(" ".join(_COMMENT.findall(row["program"]) + _TEXT_BLOCK.findall(row["program"])))
-    return any(_squeeze(given) in asides for given in row["inputs"])
+    asides = " ".join(found[0] for found in _ASIDE.finditer(row["program"]) if not found["text"]).replace('"', "'")
+    return any(_as_a_whole(_squeeze(given)).search(asides) for given in row["inputs"])
 
 
 def repeated(row: Mapping[str, Any]) -> bool:
@@ -67,6 +77,20 @@ def telling_message(row: Mapping[str, Any]) -> bool:
     body = [_squeeze(line) for line in row["program"].splitlines()[1:]]
     hidden = [_squeeze(output) for output in row["outputs"][len(row["outputs"]) // 2 :]]
     return row["kind"] == "induction" and any(len(text) >= 3 and text in message for text in body + hidden)
+
+
+def _values_of(arguments: str) -> tuple[str, ...]:
+    """Return the canonical texts of what `return x` and `return a, b` give for these arguments."""
+    values = parse_arguments(arguments)
+    return (canonical(values), *(canonical(value) for value in values if len(values) == 1))
+
+
+def _as_a_whole(squeezed: str) -> re.Pattern[str]:
+    """Return what finds the text with any white space in it, and not inside a longer word or number."""
+    spaced = r"\s*+".join(map(re.escape, squeezed))
+    return re.compile(
+        (r"(?<![\w.])" if squeezed[:1].isalnum() else "") + spaced + (r"(?!\w|\.\d)" if squeezed[-1:].isalnum() else "")
+    )
 
 
 def _squeeze(text: str) -> str:

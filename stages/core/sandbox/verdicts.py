@@ -102,9 +102,9 @@ def payload(job: Job, input_text: int = MAX_TEXT) -> bytes | Verdict:
 
 
 def _holds_an_order(value: object) -> bool:
-    """Return whether a parsed value is or holds a set of several members: a program may show their order without making a set."""
+    """Return whether a parsed value is or holds a set, of which a program may show an order without naming any."""
     if isinstance(value, set | frozenset):
-        return len(value) > 1 or any(map(_holds_an_order, value))
+        return True
     if isinstance(value, dict):
         return any(map(_holds_an_order, value)) or any(map(_holds_an_order, value.values()))
     return isinstance(value, list | tuple) and any(map(_holds_an_order, value))

@@ -3,6 +3,7 @@
 import pytest
 
 from stages.core.method.gates import GATES
+from stages.core.values.canonical import canonical, parse_arguments
 
 
 def row(program: str, inputs: list[str], outputs: list[str], kind: str = "deduction", message: str = "") -> dict[str, object]:
@@ -10,7 +11,7 @@ def row(program: str, inputs: list[str], outputs: list[str], kind: str = "deduct
         "program": program,
         "inputs": inputs,
         "outputs": outputs,
-        "values": outputs,
+        "values": [canonical(parse_arguments(output)[0]) for output in outputs],
         "kind": kind,
         "message": message,
         "duplicate": False,
@@ -54,6 +55,46 @@ def test_a_gate_stops_what_it_names_and_nothing_else(name: str) -> None:
 def test_a_hidden_output_in_the_message_is_stopped_and_a_shown_one_is_not() -> None:
     task = row("def f(x):\n    return x * 111", ["1", "2", "3", "4"], ["111", "222", "333", "444"], "induction", "Such as 444.")
     assert GATES["telling_message"](task) and not GATES["telling_message"](task | {"message": "Such as 111."})
+
+
+@pytest.mark.parametrize(
+    ("program", "given", "got", "stopped"),
+    [
+        ("return x", "5,", "5", True),
+        ("return x", "(5)", "5", True),
+        ("return x", "0x5", "5", True),
+        ("return x", "[1,2,]", "[1, 2]", True),
+        ("return x", '"a b"', "'a b'", True),
+        ("return x.replace(' ', '')", "'a b c'", "'abc'", False),
+        ("return x.strip()", "' ab '", "'ab'", False),
+        ("return [x]", "5", "[5]", False),
+    ],
+)
+def test_identity_compares_values_and_not_their_texts(program: str, given: str, got: str, stopped: bool) -> None:
+    assert GATES["identity"](row(f"def f(x):\n    {program}", [given], [got])) is stopped
+
+
+@pytest.mark.parametrize(
+    ("program", "stopped"), [("return '#' * n", False), ('return "a # b", n', False), ("return '#' * 5 # n", True)]
+)
+def test_a_mark_of_a_comment_inside_a_string_begins_none(program: str, stopped: bool) -> None:
+    assert GATES["ignores_input"](row(f"def f(n):\n    {program}", ["5"], ["'#####'"])) is stopped
+
+
+@pytest.mark.parametrize(
+    ("aside", "given", "stopped"),
+    [
+        ("# 128 slots", "1", False),
+        ("# of 1.5 each", "1", False),
+        ("# Step 1: sort", "1", True),
+        ("# returns 1.", "1", True),
+        ("# f([1,  2]) gives 3", "[1, 2]", True),
+        ("x = '# 1'", "1", False),
+        ("'''such as 'a b' here'''", '"a b"', True),
+    ],
+)
+def test_a_quoted_input_is_a_whole_one_in_a_comment(aside: str, given: str, stopped: bool) -> None:
+    assert GATES["quoted_input"](row(f"def f(x):\n    {aside}\n    return [x]", [given], [f"[{given}]"])) is stopped
 
 
 def test_f_without_parameters_ignores_none() -> None:
