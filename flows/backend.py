@@ -176,7 +176,7 @@ class Backend:
         return min(self.config.engine.window or own, own)
 
     def expect(self, adapters: int) -> None:
-        """Let an engine that has not started make room for so many adapters at once: a benchmark may ask for more than a run does."""
+        """Let an engine that has not started make room for so many adapters: a benchmark may ask for more than a run does."""
         self._expected = max(self._expected, adapters)
 
     def engine(self, adapters: Mapping[str, Adapter]) -> Engine:

@@ -30,7 +30,7 @@ from stages.core.sandbox.verdicts import (
 
 def _with_modules(record: Record, found: Verdict) -> bool:
     """Return whether servers with modules decided; where a server ended, any program may have gone on to one."""
-    return record.imports or found.detail == SERVER_ENDED
+    return record.imports or (found.status is Status.CRASH and found.detail == SERVER_ENDED)
 
 
 @dataclass
