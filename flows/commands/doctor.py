@@ -222,7 +222,7 @@ def _docker_mend() -> str:
     if os.environ.get("DOCKER_HOST"):
         return "unset DOCKER_HOST"
     host = _output("docker", "context", "inspect", "--format", "{{.Endpoints.docker.Host}}")
-    if host.startswith("unix://") and _output("docker", "version", "--format", "{{.Server.Version}}"):
+    if host and host.startswith("unix://") and _output("docker", "version", "--format", "{{.Server.Version}}"):
         return f"export DOCKER_HOST={host}"
     return "open -a Docker" if sys.platform == "darwin" else "make setup"
 
