@@ -60,7 +60,9 @@ def evalplus(row: Row, number: int) -> list[Problem]:
 
 
 # what is called, and the tolerance; some rows compare with the reference's value, and one (a root) with zero
-_TESTED = re.compile(r"assertion\((\w+)\(\*inp\), (?:exp|ref_func\(\*inp\)), ([\d.e+-]+)\)|assert _poly\(\*(\w+)\(\*inp\), inp\)")
+_TESTED = re.compile(
+    r"(?:assertion\((\w+)\(\*inp\), (?:exp|ref_func\(\*inp\)), |assert _poly\(\*\w+\(\*inp\), inp\) <= )([\d.e+-]+)"
+)
 _INPUTS = re.compile(r"^[ \t]*inputs = (\[.*\])[ \t]*$", re.M)
 
 
@@ -81,7 +83,7 @@ def _evalplus_hub(row: Row) -> list[Problem]:
         entry_point=tested[1] if mbpp else str(row["entry_point"]),
         reference=reference,
         inputs=tuple(arguments_wire(tuple(given)) for given in _listed(inputs[1])),
-        tolerance=float(tested[2] or 0.0),
+        tolerance=float(tested[2]),
     )
     return [problem]
 

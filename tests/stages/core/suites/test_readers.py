@@ -121,7 +121,7 @@ def test_humaneval_as_the_hub_has_it() -> None:
 
 @pytest.mark.parametrize(
     ("line", "tolerance"),
-    [("assertion(candidate(*inp), ref_func(*inp), 0)", 0.0), ("assert _poly(*candidate(*inp), inp) <= 0.0001", 0.0)],
+    [("assertion(candidate(*inp), ref_func(*inp), 0)", 0.0), ("assert _poly(*candidate(*inp), inp) <= 0.0001", 1e-4)],
 )
 def test_rows_of_the_hub_that_compare_with_something_else(line: str, tolerance: float) -> None:
     row = {"task_id": "HumanEval/1", "prompt": "def f(a):\n", "canonical_solution": "    return a\n", "entry_point": "f"}
