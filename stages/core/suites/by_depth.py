@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from stages.core.suites.scores import Row, attempts_of
+from stages.core.suites.scores import Row, attempts_of, is_formed
 from stages.core.suites.statistics import ScoreEstimate, average, passing
 
 GROUP = 8
@@ -37,7 +37,7 @@ def depth_scores(answers: pa.Table) -> list[DepthScore]:
 
     Form is that of the greedy answers where there are any, else of the samples.
     """
-    columns = ["adapter_id", "member_id", "kind", "band", "problem_id", "attempt", "greedy", "status", "correct"]
+    columns = ["adapter_id", "member_id", "kind", "band", "problem_id", "attempt", "greedy", "answer", "status", "correct"]
     slots: dict[tuple[str, str, int], list[Row]] = {}
     for row in answers.select(columns).to_pylist():
         slots.setdefault((row["adapter_id"], row["kind"], row["band"]), []).append(row)
@@ -47,7 +47,7 @@ def depth_scores(answers: pa.Table) -> list[DepthScore]:
 def _score(adapter_id: str, kind: str, depth: int, rows: Sequence[Row]) -> DepthScore:
     greedy, drawn = attempts_of(rows, greedy=True), attempts_of(rows, greedy=False)
     looked_at = [row for row in rows if row["greedy"]] or rows
-    formed = [row["correct"] for row in looked_at if row["status"] != "format"]
+    formed = [row["correct"] for row in looked_at if is_formed(row)]
     fewest = min(map(len, drawn.values()), default=0)
     groups = [own[start : start + GROUP] for own in drawn.values() for start in range(0, len(own) - GROUP + 1, GROUP)]
     return DepthScore(

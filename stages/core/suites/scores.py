@@ -149,13 +149,18 @@ class FormShares:
     problems: int
 
 
+def is_formed(row: Row) -> bool:
+    """Return whether a row of ANSWERS has an answer in the required format. One that is `too_long` may have none."""
+    return row["status"] != "format" and row["answer"] is not None
+
+
 def forms(answers: pa.Table) -> list[FormShares]:
     """Return how well every adapter's answers follow the required format, greedy before sampled."""
     found: dict[tuple[str, bool], dict[str, list[tuple[bool, bool]]]] = {}
     problems: dict[tuple[str, bool], set[str]] = {}
-    for row in answers.select(["adapter_id", "greedy", "problem_id", "status", "correct"]).to_pylist():
+    for row in answers.select(["adapter_id", "greedy", "problem_id", "answer", "status", "correct"]).to_pylist():
         key, problem = (row["adapter_id"], row["greedy"]), row["problem_id"]
-        found.setdefault(key, {}).setdefault(cluster_of(problem), []).append((row["status"] != "format", row["correct"]))
+        found.setdefault(key, {}).setdefault(cluster_of(problem), []).append((is_formed(row), row["correct"]))
         problems.setdefault(key, set()).add(problem)
     return [_form(*key, list(own.values()), len(problems[key])) for key, own in found.items()]
 

@@ -67,6 +67,13 @@ def test_where_no_answer_has_the_form_nothing_is_said_of_the_right_ones() -> Non
     assert "nan" in forms_text(tables.table(lost, tables.ANSWERS)).splitlines()[1]
 
 
+def test_a_prompt_without_room_has_no_answer_and_so_no_form() -> None:
+    """An answer that is itself too long has its form."""
+    long = [row | {"status": "too_long", "correct": False} for row in answers()]
+    shares = [forms(tables.table([row | {"answer": answer} for row in long], tables.ANSWERS)) for answer in (None, "1")]
+    assert [one.formed for found in shares for one in found] == [0.0, 0.0, 1.0, 1.0]
+
+
 WRITTEN = [
     ("output", " [1]", "[1]", True),
     ("output", " [1]  # as asked", "[1]", False),

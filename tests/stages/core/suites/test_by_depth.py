@@ -31,6 +31,12 @@ def test_a_depth_s_scores() -> None:
     assert (found.all_wrong, found.all_right) == (pytest.approx(1 / 3), pytest.approx(1 / 3))
 
 
+def test_a_prompt_without_room_has_no_answer_and_so_no_form() -> None:
+    rows = [row | ({"status": "too_long"} if row["status"] == LOST else {}) for row in answers()]
+    (found,) = depth_scores(tables.table(rows, tables.ANSWERS))
+    assert (found.formed, found.right_of_formed) == (pytest.approx(2 / 3), 1 / 2)
+
+
 def test_the_text_has_a_line_a_depth_and_dashes_where_nothing_was_sampled() -> None:
     text = depths_text(tables.table(answers(3) + answers(7, sampled=False), tables.ANSWERS)).splitlines()
     assert text[0] == "s0-start, deduction" and len(text) == 4
