@@ -115,11 +115,23 @@ class ChatPrompts:
         with cut_off(truncated):
             if kind is Kind.INDUCTION:
                 return program_of(fences)
-            label = "output" if kind is Kind.DEDUCTION else "input"
-            return value_of(_as_value(fences, label), label)
+            return _value(fences, kind)
 
     def _asked(self, *parts: str) -> str:
         return self._templated("\n\n".join(parts))
+
+
+def read_value(kind: Kind, completion: str) -> str:
+    """Return the value of a deduction or an abduction that a completion gives, as in training. Raise Unparsed if there is none.
+
+    The end of the completion closes its last fence.
+    """
+    return _value(_fences(completion, truncated=False), kind)
+
+
+def _value(fences: Sequence[Fence], kind: Kind) -> str:
+    label = "output" if kind is Kind.DEDUCTION else "input"
+    return value_of(_as_value(fences, label), label)
 
 
 def _fences(completion: str, truncated: bool) -> list[Fence]:

@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from stages.core.prompts.chat import read_value
+from stages.core.prompts.styles import Kind, Unparsed
 from stages.core.suites import math_answers
 from stages.core.suites.exemplars import counted, proved
 from stages.core.suites.problems import Form, Problem
@@ -69,7 +71,8 @@ _ABDUCTION = (
 # What follows a function at the left margin is no part of it: EvalPlus's stop words, and `assert`, which its sanitizer drops.
 _AFTER = ("\nif __name__", "\ndef main(", "\nprint(", "\nassert ", "\n```")
 _AFTER_STUB = (*_AFTER, "\ndef ", "\nclass ", "\nimport ", "\nfrom ")
-_LINE_RULE = b"leading value"  # changed with the rule: scores read by different rules are never mixed
+# Changed with the rules by which literals are read: scores read by different rules are never mixed.
+_RULES = {"completion": b"leading value", "chat": b"fences as in training"}
 _AFTER_TASK = (*_AFTER, '\n"""')
 
 
@@ -85,12 +88,12 @@ def wording(problem: Problem, style: str) -> Wording:
 
 
 def digest(problems: Iterable[Problem], style: str) -> str:
-    """sha256 over how all of them are worded, and over the rule by which a completed line is read."""
+    """sha256 over how all of them are worded, and over the rule by which the style's literals are read."""
     total = hashlib.sha256()
     for problem in problems:
         total.update(repr(wording(problem, style)).encode())
-        if style == "completion" and problem.form in (Form.DEDUCTION, Form.ABDUCTION):
-            total.update(_LINE_RULE)
+        if problem.form in _LITERALS:
+            total.update(_RULES.get(style, b""))
     return total.hexdigest()
 
 
@@ -146,16 +149,14 @@ _FENCE = re.compile(r"^[ \t]*+```[ \t]*+(?P<label>[\w+-]*+)[^\n]*+\n(?P<text>.*?
 _OPENING = re.compile(r"\A\s*```(?P<label>[\w+-]*)[ \t]*\n")
 _TAG = re.compile(r"<answer>(?P<inside>.*?)(?:</answer>|\Z)", re.S)
 _PROGRAM_LABELS = ("", "python", "python3", "py")
-_VALUE_LABELS = ("python", "output", "input")
-_DEFINES_F = re.compile(r"^def[ \t]++f[ \t]*+\(", re.M)
+_LITERALS = (Form.DEDUCTION, Form.ABDUCTION)
 
 
 def continued(problem: Problem, text: str, style: str) -> str | None:
     """Return the answer of a completion that continues its wording and ends before `stops`; None if there is none."""
     if style == "chat":
         text = "```python\n" + _after_opening(text) if _is_function(problem) else text
-        literal = problem.form in (Form.DEDUCTION, Form.ABDUCTION)
-        return answer(problem, text) or (_value_in_another_fence(text) if literal else None)
+        return (_trained_value(problem, text) if problem.form in _LITERALS else None) or answer(problem, text)
     if style != "completion" or problem.form is Form.MATHEMATICS:
         return answer(problem, text)
     if problem.form is Form.DEDUCTION:
@@ -175,11 +176,16 @@ def answer(problem: Problem, text: str) -> str | None:
     """
     if problem.form is Form.MATHEMATICS:
         return math_answers.extract(text)
-    inside = [found["inside"] for found in _TAG.finditer(text)]
-    text = inside[-1] if inside else text
-    if problem.form in (Form.DEDUCTION, Form.ABDUCTION):
+    text = _inside(text)
+    if problem.form in _LITERALS:
         return _literal(text, "output" if problem.form is Form.DEDUCTION else "input")
     return _program(problem, text)
+
+
+def _inside(text: str) -> str:
+    """Return what is inside the last `<answer>`; the whole text if there is none."""
+    inside = [found["inside"] for found in _TAG.finditer(text)]
+    return inside[-1] if inside else text
 
 
 def _literal(text: str, label: str) -> str | None:
@@ -201,10 +207,12 @@ def _after_opening(text: str) -> str:
     return rest if found and (found["label"] or "```python" not in rest) else text
 
 
-def _value_in_another_fence(text: str) -> str | None:
-    """Return the last fence of another label that does not define `f`, which training reads as the value, too."""
-    fences = [found["text"].strip() for found in _FENCE.finditer(text) if found["label"].lower() in _VALUE_LABELS]
-    return next((found for found in reversed(fences) if found and not _DEFINES_F.search(found)), None)
+def _trained_value(problem: Problem, text: str) -> str | None:
+    """Return the value in the fences, as a run in the style `chat` reads it; None if they give none."""
+    try:
+        return read_value(Kind(problem.form.value), _inside(text))
+    except Unparsed:
+        return None
 
 
 def _program(problem: Problem, text: str) -> str | None:

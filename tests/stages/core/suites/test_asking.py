@@ -96,6 +96,16 @@ CONTINUED = [
     (OUTPUT, "chat", "So:\n```python\n[1]\n```", "[1]"),
     (OUTPUT, "chat", "```python\n[2]\n```\n```output\n[1]\n```", "[1]"),
     (OUTPUT, "chat", "```python\ndef f(x):\n    return [1]\n```", None),
+    (OUTPUT, "chat", "The output is: ```output\n4\n```", "4"),
+    (OUTPUT, "chat", "```output\n4```", "4"),
+    (OUTPUT, "chat", "```output 4```", "4"),
+    (OUTPUT, "chat", "```\ndef f(x):\n    return 4\n```\nSo:\n```python\n4\n```", "4"),
+    (INPUT, "chat", "It is: ```input\n1, 'a'```", "1, 'a'"),
+    (OUTPUT, "chat", "```output\n'```'\n```", "'```'"),
+    (OUTPUT, "chat", "```output\n[1]", "[1]"),
+    (OUTPUT, "chat", "```\n1\n```\nNo:\n```\n2\n```", "2"),
+    (OUTPUT, "chat", "'abc'", "'abc'"),
+    (OUTPUT, "chat", "```output\n1\n```\n<answer>```output\n2\n```</answer>", "2"),
     (BODY, "completion", "    return a + b\n", STUB + "    return a + b\n"),
     (BODY, "completion", "", None),
     (ADD, "completion", "def add(a, b):\n    return a + b\n\n", "def add(a, b):\n    return a + b\n"),
@@ -118,11 +128,14 @@ def test_the_answer_of_a_continuation(problem: Any, style: str, text: str, wante
     assert continued(problem, text, style) == wanted
 
 
-def test_a_change_of_the_rule_for_lines_makes_other_scores_of_lines_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = [([OUTPUT, INPUT], "completion"), ([OUTPUT, INPUT], "chat"), ([BODY, ADD, STDIN], "completion")]
+@pytest.mark.parametrize(("style", "kept"), [("completion", [False, True, True]), ("chat", [True, False, True])])
+def test_a_change_of_a_rule_for_literals_makes_other_scores_of_these_alone(
+    style: str, kept: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = [([OUTPUT, INPUT], "completion"), ([OUTPUT, INPUT], "chat"), ([BODY, ADD, STDIN], style)]
     before = [prompts.digest(*each) for each in asked]
-    monkeypatch.setattr(prompts, "_LINE_RULE", b"another")
-    assert [prompts.digest(*each) == was for each, was in zip(asked, before, strict=True)] == [False, True, True]
+    monkeypatch.setitem(prompts._RULES, style, b"another")
+    assert [prompts.digest(*each) == was for each, was in zip(asked, before, strict=True)] == kept
 
 
 def test_a_text_ends_before_its_first_stop_sequence() -> None:
