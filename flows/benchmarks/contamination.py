@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 from flows.benchmarks.own_suites import PROBE
 from flows.benchmarks.program_keys import program_keys
 from flows.benchmarks.suite_score import problems_of
-from flows.run.run import Manifest, Run
+from flows.run.manifest import Ref
+from flows.run.run import Run
 from stages.core import tables
 from stages.core.suites.contamination import MATCHES, SHORTEST, SPAN, matches
 from stages.core.suites.problems import Problem, digest
@@ -60,15 +61,15 @@ def contamination(run: Run, suite: str, data: Path | None) -> Contamination:
     problems = problems_of(suite, data, 0)
     tasks = list(_tasks(run))
     found = matches(problems, _keys(problems), tasks)
-    scored = [one for one in run.history.benchmarks() if _answers_of(one, suite)]
+    scored = list(_scored(run, suite))
     touched = found["problem_id"].unique()
     rows = [row for one in scored for row in _both(run, one, touched)]
-    folder = _folder(run, suite, problems, [one.output("answers.parquet").sha256 for one in scored])
+    folder = _folder(run, suite, problems, [one.answers.sha256 for one in scored])
     outputs = [
         run.write_table_at(f"benchmarks/{folder}/matches.parquet", found, MATCHES),
         run.write_table_at(f"benchmarks/{folder}/without.parquet", _clean_table(rows), tables.SCORES),
     ]
-    inputs = [one.output("answers.parquet") for one in scored]
+    inputs = [one.answers for one in scored]
     counts = {"problems": len(problems), "tasks": len(tasks), "matches": found.num_rows}
     run.commit_benchmark(folder, inputs, outputs, counts, {"suite": digest(problems), "span": SPAN}, {})
     scores = {key: (whole, clean) for key, whole, clean in rows}
@@ -104,25 +105,40 @@ def _keys(problems: tuple[Problem, ...]) -> dict[str, list[str]]:
     return found
 
 
-def _answers_of(manifest: Manifest, suite: str) -> bool:
-    place = f"benchmarks/{suite}/asked/"
-    return any(ref.uri.startswith(place) and ref.uri.endswith("/answers.parquet") for ref in manifest.outputs)
+@dataclass(frozen=True)
+class _Scored:
+    """One benchmark of the suite: the name of its folder, and its tables."""
+
+    where: str
+    answers: Ref
+    scores: Ref
 
 
-def _both(run: Run, manifest: Manifest, touched: pa.Array) -> Iterator[tuple[Key, dict[str, Any], dict[str, Any] | None]]:
+def _scored(run: Run, suite: str) -> Iterator[_Scored]:
+    """Yield every benchmark of the suite made outside the chain, then those that the run made itself."""
+    own = (run.manifest("benchmark", generation) for generation in run.history.generations())
+    for manifest in (*run.history.benchmarks(), *filter(None, own)):
+        refs = {ref.uri: ref for ref in manifest.outputs}
+        for uri, ref in refs.items():
+            folder, _, name = uri.rpartition("/")
+            if name == "answers.parquet" and folder.startswith(f"benchmarks/{suite}/"):
+                where = folder.removeprefix(f"benchmarks/{suite}/").removeprefix("asked/")
+                yield _Scored(where, ref, refs[f"{folder}/scores.parquet"])
+
+
+def _both(run: Run, scored: _Scored, touched: pa.Array) -> Iterator[tuple[Key, dict[str, Any], dict[str, Any] | None]]:
     """Yield every overall score of one benchmark, and the same without the problems that matched."""
-    answers = run.read_table(manifest.output("answers.parquet"), "answers")
-    whole = run.read_table(manifest.output("scores.parquet"), "scores").to_pylist()
+    answers = run.read_table(scored.answers, "answers")
+    whole = run.read_table(scored.scores, "scores").to_pylist()
     who = {(row["member_id"], row["adapter_id"]): row for row in whole}
     contestants = [Contestant(member, row["role"], adapter, row["adapter_sha256"]) for (member, adapter), row in who.items()]
     left = answers.filter(pc.invert(pc.is_in(answers["problem_id"], touched)))
     score = probe_scores if answers.num_rows and answers["suite"][0].as_py() in PROBE else suite_scores
     clean = score(left, contestants).to_pylist() if left.num_rows else []
     by_key = {(row["member_id"], row["adapter_id"], row["measure"]): row for row in clean if row["group"] == "all"}
-    where = manifest.output("answers.parquet").uri.split("/")[3]
     for row in whole:
         if row["group"] == "all":
-            key = (where, row["adapter_id"], row["group"], row["measure"])
+            key = (scored.where, row["adapter_id"], row["group"], row["measure"])
             yield key, row, by_key.get((row["member_id"], row["adapter_id"], row["measure"]))
 
 

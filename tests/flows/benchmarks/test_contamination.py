@@ -12,6 +12,7 @@ from flows.benchmarks.suite_data import SAMPLES, load
 from flows.benchmarks.suite_score import score_suite
 from flows.config import dump
 from flows.run.lease import hold
+from flows.run.manifest import Ref
 from flows.run.run import Run
 from flows.storage import open_store
 from stages.benchmark import StoredCompletion
@@ -108,25 +109,43 @@ def test_scores_of_an_own_suite_have_the_same_measures_without_the_matches(tmp_p
     """Own suites call the mean of sampled answers avg@1, public ones avg@n."""
     store = open_store(str(tmp_path / "store"))
     with hold(store, "r") as epoch:
-        run = Run(store, "r", epoch)
-        run.describe(dump(CONFIG), {"base_model": "0" * 64}, CLOCK)
-        seeds = run.write_table(None, "seeds", tables.table([seed_row("deduction")], tables.SEEDS))
-        run.commit("start", None, [], [seeds], {}, {"base_model": "0" * 64}, CLOCK)
-        who = Contestant("s0", "student", "s0-start", "0" * 64)
-        row = {"suite": "probe-dev", "adapter_id": who.adapter_id, "adapter_sha256": who.adapter_sha256, "member_id": "s0"}
-        row |= {"kind": "deduction", "band": 1, "text": "1", "answer": "1", "status": "correct", "correct": True}
-        asked = [
-            row | {"problem_id": f"dev-{number}", "attempt": attempt, "greedy": attempt == 0}
-            for number in range(2)
-            for attempt in range(3)
-        ]
-        answers = tables.table(asked, tables.ANSWERS)
-        place = "probe-dev/asked/start-n2-k2"
-        refs = [
-            run.write_table_at(f"benchmarks/{place}/answers.parquet", answers, tables.ANSWERS),
-            run.write_table_at(f"benchmarks/{place}/scores.parquet", probe_scores(answers, [who]), tables.SCORES),
-        ]
-        run.commit_benchmark(place, [], refs, {}, {}, {})
+        run = _begun(Run(store, "r", epoch))
+        run.commit_benchmark("probe-dev/asked/start-n2-k2", [], _scored(run, "probe-dev/asked/start-n2-k2"), {}, {}, {})
     found = contamination(run, "probe-dev", None)
     assert {measure for *_, measure in found.scores} >= {"avg@1", "pass@2"} and found.matches.num_rows == 0
     assert all(clean is not None and clean["score"] == whole["score"] == 1.0 for whole, clean in found.scores.values())
+
+
+def test_scores_that_the_run_made_itself_are_in_the_report(tmp_path: Path) -> None:
+    store, folders = open_store(str(tmp_path / "store")), ["start", "generation=0000", "generation=0000/births"]
+    with hold(store, "r") as epoch:
+        run = _begun(Run(store, "r", epoch))
+        refs = [ref for folder in folders for ref in _scored(run, f"probe-dev/{folder}")]
+        run.commit("benchmark", 0, [], [*refs, *_scored(run, "probe-test/start")], {}, {}, CLOCK)
+    found = contamination(run, "probe-dev", None)
+    assert [where for where, *_, measure in found.scores if measure == "pass@1 greedy"] == folders
+    assert "generation=0000/births s0-start pass@1 greedy: 100.00" in found.text()
+
+
+def _begun(run: Run) -> Run:
+    run.describe(dump(CONFIG), {"base_model": "0" * 64}, CLOCK)
+    seeds = run.write_table(None, "seeds", tables.table([seed_row("deduction")], tables.SEEDS))
+    run.commit("start", None, [], [seeds], {}, {"base_model": "0" * 64}, CLOCK)
+    return run
+
+
+def _scored(run: Run, folder: str) -> list[Ref]:
+    """Write two solved problems, each with a greedy and two sampled answers."""
+    who = Contestant("s0", "student", "s0-start", "0" * 64)
+    row = {"suite": folder.partition("/")[0], "adapter_id": who.adapter_id, "adapter_sha256": who.adapter_sha256}
+    row |= {"member_id": "s0", "kind": "deduction", "band": 1, "text": "1", "answer": "1", "status": "correct", "correct": True}
+    asked = [
+        row | {"problem_id": f"dev-{number}", "attempt": attempt, "greedy": attempt == 0}
+        for number in range(2)
+        for attempt in range(3)
+    ]
+    answers = tables.table(asked, tables.ANSWERS)
+    return [
+        run.write_table_at(f"benchmarks/{folder}/answers.parquet", answers, tables.ANSWERS),
+        run.write_table_at(f"benchmarks/{folder}/scores.parquet", probe_scores(answers, [who]), tables.SCORES),
+    ]
