@@ -24,7 +24,6 @@ from flows.benchmarks.targets import BenchmarkTarget
 from flows.config import ConfigError
 from flows.run import hub_models
 from flows.run.history import CHOSEN
-from flows.run.manifest import Ref
 from flows.run.run import Manifest, Run
 from flows.settings import SandboxRule
 from stages import benchmark as stage
@@ -142,14 +141,15 @@ def score_suite(
         return found
     began, folder = time.monotonic(), folder_of(target, request)
     shards = _shards(request)
-    parts: list[Ref] = []
+    made: list[Manifest] = []
     with ExitStack() as stack:
         work = _Work(target, request, stack, backend)
         for number, (name, problems) in enumerate(shards.items()):
             progress(number, len(shards))
-            parts.append(_shard(work, f"{folder}/shards/{name}", problems))
+            made.append(_shard(work, f"{folder}/shards/{name}", problems))
         progress(len(shards), len(shards))
-        versions = work.versions()
+        versions = work.asked_versions() | _made_versions(made)
+    parts = [replace(one.output("answers.parquet"), stamp="") for one in made]
     answers = tables.join([target.run.read_table(ref, "answers") for ref in parts], tables.ANSWERS)
     scores = suite_scores(answers, target.contestants)
     place = f"benchmarks/{folder}"
@@ -176,13 +176,13 @@ def _shards(request: BenchmarkRequest) -> dict[str, Sequence[Problem]]:
     return {f"{at:05d}-{at + SHARD:05d}": problems[at : at + SHARD] for at in range(0, len(problems), SHARD)}
 
 
-def _shard(work: "_Work", folder: str, problems: Sequence[Problem]) -> Ref:
-    """Return the answers of one shard: read if committed, generated otherwise."""
+def _shard(work: "_Work", folder: str, problems: Sequence[Problem]) -> Manifest:
+    """Return the manifest of one shard, whose answers are generated unless it is committed already."""
     run: Run = work.target.run
     uri = f"benchmarks/{folder}/shard.json"
     done = run.history.manifest(uri)
     if done is not None and run.holds(done):
-        return replace(done.output("answers.parquet"), stamp="")
+        return done
     began = time.monotonic()
     recording = stage.Recording(work.request.suite, work.bands)
     try:
@@ -193,7 +193,17 @@ def _shard(work: "_Work", folder: str, problems: Sequence[Problem]) -> Ref:
     clock = {"seconds": round(time.monotonic() - began, 1)}
     counts = {"problems": len(problems), "answers": answers.num_rows}
     mine = Manifest(run.run_id, None, "benchmark", "", work.target.inputs, (ref,), counts, work.versions(), clock)
-    return replace(run.commit_as(uri, mine).output("answers.parquet"), stamp="")
+    return run.commit_as(uri, mine)
+
+
+def _made_versions(shards: Sequence[Manifest]) -> dict[str, Any]:
+    """Return what made and judged the answers, from the manifests of the shards: some may be of an earlier process.
+
+    The engine is that of the last shard. A benchmark that resumed with another one has the others in its shards' manifests.
+    """
+    missing = dict.fromkeys(name for one in shards for name in one.versions.get("grader", {}).get("missing_walls", ()))
+    grader = {"grader": {"missing_walls": list(missing)}} if missing else {}
+    return grader | {"engine": shards[-1].versions["engine"]}
 
 
 def benchmark_sandboxes(backend: Backend, rule: SandboxRule) -> Sandboxes:
@@ -267,7 +277,14 @@ class _Work:
         return suite_data.expected(referenced, self.sandboxes) if referenced else {}
 
     def versions(self) -> dict[str, Any]:
-        """Return the versions used, for the manifest: equal for equal requests."""
+        """Return the versions used by a shard that was made here, for its manifest."""
+        found = self.asked_versions()
+        if "mathematics" in self.__dict__ and self.mathematics.missing:
+            found["grader"] = {"missing_walls": list(self.mathematics.missing)}
+        return found | {"engine": self.backend.engine_version() if self.made else {"kind": "elsewhere"}}
+
+    def asked_versions(self) -> dict[str, Any]:
+        """Return what was asked, for the manifest: equal for equal requests."""
         asked = self.request
         rule = {"style": self.words.style, "attempts": asked.attempts, "max_new_tokens": asked.max_new_tokens}
         rule |= {"temperature": asked.temperature, "seed": asked.seed}
@@ -277,6 +294,4 @@ class _Work:
             found["prompt"] = asked.wording
         if self.target.model:
             found["model"] = dict(self.target.model)
-        if "mathematics" in self.__dict__ and self.mathematics.missing:
-            found["grader"] = {"missing_walls": list(self.mathematics.missing)}
-        return found | {"engine": self.backend.engine_version() if self.made else {"kind": "elsewhere"}}
+        return found

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,25 @@ def test_an_interrupted_benchmark_resumes_and_asks_nothing_twice(tmp_path: Path,
     assert scored("resumed", None) == whole
     assert problems == [one.problem_id for one in GSM8K]
     assert scored("resumed", None) == whole and len(problems) == 12  # and what is scored is not scored again
+
+
+def test_a_benchmark_killed_after_its_last_shard_still_names_the_engine(tmp_path: Path) -> None:
+    """The process that resumes starts no engine: the shards say which one made them, and which walls the grader was without."""
+    target = targets.of_model(open_store(str(tmp_path)), str(PROJECT / "infra/models/seed"), [], ["model.device=cpu"])
+    request = request_for("gsm8k", target.config, SAMPLES, limit=2, style="azr", max_new_tokens=4)
+
+    def progress(done: int, of: int) -> None:
+        if done == of:
+            raise Killed
+
+    with pytest.raises(Killed):
+        score_suite(target, request, progress)
+    score_suite(target, request)
+    [done] = target.run.history.benchmarks()
+    [shard] = done_shards(target, request)
+    assert done.versions == shard.versions and done.versions["engine"]["kind"] == "transformers"
+    bare = replace(shard, versions=shard.versions | {"grader": {"missing_walls": ["seccomp"]}})
+    assert suite_score._made_versions([bare, shard, bare])["grader"] == {"missing_walls": ["seccomp"]}
 
 
 def test_of_two_scorers_whose_answers_differ_one_adopts_the_shards_of_the_other(
