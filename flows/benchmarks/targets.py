@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import sqrt
@@ -21,7 +22,7 @@ from flows.run.manifest import Ref
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
 from flows.storage import Store
-from stages.benchmark import StoredCompletion
+from stages.benchmark import PROGRAMS, StoredCompletion
 from stages.core.lora.adapter import Adapter
 from stages.core.lora.adapter_files import WEIGHTS_FILE, rank_of
 from stages.core.suites.problems import Problem
@@ -127,35 +128,48 @@ def of_completions(store: Store, file: Path, problems: list[Problem]) -> Benchma
     """Completions made elsewhere: JSON lines with `problem_id` (or `task_id`) and one of `text`, `completion`, `solution`.
 
     `text` is what a model wrote; `solution` the answer itself; `completion` continues where the problem's code ends. Lines of one
-    problem are its attempts; a line may state which (`attempt`, 0 being the greedy one). Raises ConfigError naming the line.
+    problem are its attempts; a line may state which (`attempt`, 0 being the greedy one). Where each problem has one line, that is
+    the greedy attempt; in a file with more, lines that state none are samples, from 1. Raises ConfigError naming the line.
     """
     if not file.is_file():
         raise ConfigError(f"--completions {file}: the file does not exist")
-    known, seen = {problem.problem_id: problem for problem in problems}, set()
+    known = {problem.problem_id: problem for problem in problems}
     who = Contestant("completions", "elsewhere", None, hashlib.sha256(file.read_bytes()).hexdigest())
-    given, count = [], dict.fromkeys(known, 0)
-    for number, row in enumerate(rows(file), 1):
-        name = row.get("problem_id", row.get("task_id"))
-        if not isinstance(name, str) or name not in known:
-            raise ConfigError(f"{file.name}, line {number}: no problem {str(name)[:80]!r} in the suite (with this --limit)")
-        attempt = row.get("attempt", count[name])
+    listed = [(f"{file.name}, line {number}", row) for number, row in enumerate(rows(file), 1)]
+    named = [(where, _problem_of(row, known, where), row) for where, row in listed]
+    lines = Counter(problem.problem_id for _, problem, _ in named)
+    sampled = max(lines.values(), default=0) > 1
+    given, seen, unstated = [], set(), Counter[str]()
+    for where, problem, row in named:
+        name = problem.problem_id
+        attempt = row.get("attempt", unstated[name] + sampled)
         if not isinstance(attempt, int) or (name, attempt) in seen:
-            raise ConfigError(
-                f"{file.name}, line {number}: problem {name!r} has attempt {attempt!r} twice, or it is not a number"
-            )
+            raise ConfigError(f"{where}: problem {name!r} has attempt {attempt!r} twice, or it is not a number")
         seen.add((name, attempt))
-        count[name] += 1
-        given.append(_given(who, known[name], attempt, row, f"{file.name}, line {number}"))
-    absent = [name for name, lines in count.items() if not lines]
+        unstated[name] += "attempt" not in row
+        given.append(_given(who, problem, attempt, row, where))
+    absent = [name for name in known if not lines[name]]
     if absent:
         raise ConfigError(f"{file.name}: {len(absent)} problems have no completion, the first is {absent[0]!r}")
     run = Run(store, f"completions-{who.adapter_sha256[:12]}")
-    return BenchmarkTarget(run, "completions", RunConfig(), (who,), {}, given=tuple(given))
+    # Earlier versions numbered the lines of such a file from 0: their answers stay apart.
+    return BenchmarkTarget(run, "samples" if sampled else "completions", RunConfig(), (who,), {}, given=tuple(given))
+
+
+def _problem_of(row: dict[str, Any], known: Mapping[str, Problem], where: str) -> Problem:
+    name = row.get("problem_id", row.get("task_id"))
+    if not isinstance(name, str) or name not in known:
+        raise ConfigError(f"{where}: no problem {str(name)[:80]!r} in the suite (with this --limit)")
+    return known[name]
 
 
 def _given(who: Contestant, problem: Problem, attempt: int, row: dict[str, Any], where: str) -> StoredCompletion:
     for name in ("text", "solution", "completion"):
         if isinstance(row.get(name), str):
+            if name == "completion" and problem.form not in PROGRAMS:
+                raise ConfigError(
+                    f"{where}: a `completion` continues code, and {problem.problem_id!r} asks for none; give `text`"
+                )
             text = problem.program + row[name] if name == "completion" else row[name]
             return StoredCompletion(who, problem.problem_id, attempt, text, bare=name != "text")
     raise ConfigError(f"{where}: no text, solution or completion")

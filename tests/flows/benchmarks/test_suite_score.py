@@ -44,6 +44,10 @@ BAD = [
     ([{"problem_id": "gsm8k/9999", "text": ""}], "line 1: no problem 'gsm8k/9999' in the suite"),
     ([{"text": ""}], "line 1: no problem 'None' in the suite"),
     ([{"problem_id": "gsm8k/0"}], "line 1: no text, solution or completion"),
+    (
+        [{"problem_id": "gsm8k/0", "text": "9"}, {"problem_id": "gsm8k/0", "completion": "9"}],
+        "line 2: a `completion` continues code, and 'gsm8k/0' asks for none; give `text`",
+    ),
     ([{"problem_id": "gsm8k/0", "text": "", "attempt": 1}] * 2, "line 2: problem 'gsm8k/0' has attempt 1 twice"),
     ([{"problem_id": "gsm8k/0", "text": "", "attempt": "x"}], "line 1: problem 'gsm8k/0' has attempt 'x'"),
 ]
@@ -73,6 +77,42 @@ def test_completions_of_any_size_and_kind_are_scored_and_the_rest_too(tmp_path: 
     answers = target.run.read_table(f"benchmarks/{folder_of(target, request)}/answers.parquet", "answers")
     assert answers["status"].to_pylist() == ["correct", "too_long", "format", "too_long", *["correct"] * 8]
     assert pc.max(pc.binary_length(answers["text"])).as_py() <= 1 << 16
+
+
+LITERALS = load("cruxeval", SAMPLES)[:2]
+
+
+@pytest.mark.parametrize("problem", LITERALS, ids=[one.form for one in LITERALS])
+def test_a_completion_of_a_problem_that_asks_for_a_literal_is_refused(problem: Problem, tmp_path: Path) -> None:
+    file = _written(tmp_path / "c.jsonl", [{"problem_id": problem.problem_id, "completion": problem.outputs[0]}])
+    with pytest.raises(ConfigError, match=r"c\.jsonl, line 1: a `completion` continues code"):
+        targets.of_completions(open_store(str(tmp_path / "store")), file, [problem])
+
+
+LINES = [
+    ([{}], [0], {"pass@1 greedy"}),
+    ([{}, {}], [1, 2], {"avg@2", "pass@1", "pass@2"}),
+    ([{"attempt": 0}, {}, {}], [0, 1, 2], {"pass@1 greedy", "avg@2", "pass@1", "pass@2"}),
+    ([{}, {}, {"attempt": 0}], [1, 2, 0], {"pass@1 greedy", "avg@2", "pass@1", "pass@2"}),
+]
+
+
+@pytest.mark.parametrize(("lines", "attempts", "measures"), LINES)
+def test_lines_of_a_problem_are_samples_unless_they_say_which_attempt(
+    lines: list[dict[str, object]], attempts: list[int], measures: set[str], tmp_path: Path
+) -> None:
+    file = _written(tmp_path / "c.jsonl", [row | line for row in _gold(GSM8K[:2]) for line in lines])
+    target = targets.of_completions(open_store(str(tmp_path / "store")), file, GSM8K[:2])
+    assert target.given is not None and [one.attempt for one in target.given] == attempts * 2
+    request = request_for("gsm8k", target.config, SAMPLES, style=ELSEWHERE)
+    scores = score_suite(target, replace(request, problems=tuple(GSM8K[:2]))).to_pylist()
+    assert {row["measure"]: row["score"] for row in scores} == dict.fromkeys(measures, 1.0)
+
+
+def test_in_a_file_of_samples_a_problem_with_one_line_has_one_sample(tmp_path: Path) -> None:
+    file = _written(tmp_path / "c.jsonl", [*_gold(GSM8K[:2]), *_gold(GSM8K[:1])])
+    target = targets.of_completions(open_store(str(tmp_path / "store")), file, GSM8K[:2])
+    assert target.given is not None and [one.attempt for one in target.given] == [1, 1, 2]
 
 
 def test_shards_of_another_size_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
