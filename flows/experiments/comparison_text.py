@@ -7,6 +7,7 @@ from flows.config import differences, dump
 from flows.experiments.comparison import ComparedRun
 from flows.experiments.spec import Experiment
 from flows.report.report_page import Html, escape, joined, table, tile
+from stages.figures.comparison import contrasts
 from stages.figures.measures import UNITS
 
 Row = Mapping[str, Any]
@@ -38,7 +39,17 @@ def primary_tiles(described: Experiment, rows: Sequence[Row], late: Sequence[str
     )
     if not own:
         return Html(f'<p>{escape(asked)}</p><p class="none">No seed has scores of both arms at an equal amount yet.</p>')
-    row = own[0]
+    shown = [Html(f"<p>{escape(asked)}</p>")]
+    for name, row in zip(contrasts(own), own, strict=True):
+        shown += [Html(f"<p>{escape(name)}</p>")] if len(own) > 1 else []
+        shown.append(_primary_row(described, row, _label(own, late)))
+    return joined(shown)
+
+
+def _primary_row(described: Experiment, row: Row, label: str) -> Html:
+    """Return the tiles of a difference at the primary endpoint, and its verdict, to which `label` is added."""
+    rule = described.primary
+    first, second = rule.contrast
     tiles = [
         tile(_points(row["difference"], row["stderr"]), f"difference, {_seeds(row['n'])}", escape("percentage points ± s.e.")),
         tile(_percent(row["first_mean"]), first, escape("mean over seeds")),
@@ -46,15 +57,21 @@ def primary_tiles(described: Experiment, rows: Sequence[Row], late: Sequence[str
         tile("–" if row["p_t"] is None else f"p = {row['p_t']:.3g}", "paired t test", escape(_flip(row))),
         tile(_points(row["detectable"], None), "smallest detectable", escape(f"with power {rule.power:g}")),
     ]
-    said = _verdict(row, described)
-    if row["label"] != "confirmatory":
-        said += " The label is exploratory: the current content of the file was not committed before these runs began" + (
-            f" ({', '.join(late[:6])}{' …' if len(late) > 6 else ''})." if late else "."
-        )
+    said = _verdict(row, described) + label
     planned = _planned_pairs(described)
     if planned > row["n"]:
         said += f" Only {row['n']} of {planned} planned pairs are available: this result is not final."
-    return Html(f'<p>{escape(asked)}</p><div class="tiles">{joined(tiles)}</div><p>{escape(said)}</p>')
+    return Html(f'<div class="tiles">{joined(tiles)}</div><p>{escape(said)}</p>')
+
+
+def _label(own: Sequence[Row], late: Sequence[str]) -> str:
+    """Return why the rows of the primary endpoint are exploratory; empty if one is confirmatory."""
+    if any(row["label"] == "confirmatory" for row in own):
+        return ""
+    if len(own) > 1:
+        return " The label is exploratory: the pairs have different base models, and each model is a test of its own."
+    runs = f" ({', '.join(late[:6])}{' …' if len(late) > 6 else ''})" if late else ""
+    return f" The label is exploratory: the current content of the file was not committed before these runs began{runs}."
 
 
 def primary_line(described: Experiment, rows: Sequence[Row]) -> str:
@@ -64,15 +81,18 @@ def primary_line(described: Experiment, rows: Sequence[Row]) -> str:
     own = _primary_rows(described, rows)
     if not own:
         return f"{asked}: no seed has scores of both arms at an equal amount yet"
-    row = own[0]
+    models = [f" on {row['model'][:8]}" if len(own) > 1 else "" for row in own]
+    return f"{asked}: {'; '.join(_found(row) + model for row, model in zip(own, models, strict=True))}"
+
+
+def _found(row: Row) -> str:
     error = "" if row["stderr"] is None else f" ± {100 * row['stderr']:.2f}"
-    found = f"{100 * row['difference']:+.2f}{error} points over {_seeds(row['n'])}"
     chance = "" if row["p_t"] is None else f", p = {row['p_t']:.3g}"
-    return f"{asked}: {found}{chance} ({row['label']})"
+    return f"{100 * row['difference']:+.2f}{error} points over {_seeds(row['n'])}{chance} ({row['label']})"
 
 
 def _primary_rows(described: Experiment, rows: Sequence[Row]) -> list[Row]:
-    """Return the rows of the primary contrast; the first is that of its own measure and problems."""
+    """Return the rows of the primary contrast at its own budget: one, or one for each base model of its pairs."""
     asked = (*described.primary.contrast, described.primary.budget)
     return [row for row in rows if (row["first"], row["second"], row["budget"]) == asked]
 
@@ -111,7 +131,7 @@ def differences_table(rows: Sequence[Row]) -> Html:
     )  # fmt: skip
     cells = [
         [
-            escape(f"{row['first']} − {row['second']}"),
+            escape(name),
             escape(f"{row['over']} {row['measure']}"),
             escape(row["group"] or "–"),
             escape(UNITS[row["budget"]]),
@@ -128,7 +148,7 @@ def differences_table(rows: Sequence[Row]) -> Html:
             escape("–" if row["detectable"] is None else _value(row, row["detectable"])),
             escape(row["label"]),
         ]
-        for row in rows
+        for name, row in zip(contrasts(rows), rows, strict=True)
     ]
     return table(header, cells, ["changed" if row["label"] == "confirmatory" else "" for row in rows])
 

@@ -25,6 +25,7 @@ DIFFERENCES = pa.schema(
         ("measure", _STR),
         ("group", _STR),
         ("over", _STR),
+        ("model", _STR),  # digest of the base model of the pairs
         ("budget", _STR),
         ("at", _FLOAT),  # the amount at which pairs were compared, averaged over pairs
         ("seeds", pa.list_(pa.int64())),
@@ -84,10 +85,11 @@ def differences(
     alpha: float,
     power: float,
 ) -> pa.Table:
-    """Return DIFFERENCES of every contrast, measure, group, summary over members and budget.
+    """Return DIFFERENCES of every contrast, measure, group, summary over members, base model and budget.
 
     Each is taken at the largest amount of the budget that both runs of a pair reached. The row that equals `primary` in all its
-    keys is confirmatory. Runs of different base models, or scored on different problems, do not form a pair. Nor does a run
+    keys is confirmatory; where the pairs of the primary contrast have several base models, there are several such rows and none
+    is. Runs of different base models, or scored on different problems, do not form a pair. Nor does a run
     with no score after training; and a pair is left out where that amount lies before the first trained state of one run: what
     happens between the start and that state is unknown, and a straight line would understate it. Metrics have one state, the
     end of the run, so their pairs are runs of equally many generations. The best or worst members of runs form a pair only if
@@ -95,17 +97,19 @@ def differences(
     """
     runs: dict[tuple[str, ...], dict[tuple[str, int], list[Point]]] = {}
     for point in points:
-        key = (point["what"], point["measure"], point["group"], point["over"])
+        key = (point["what"], point["measure"], point["group"], point["over"], point["model"])
         runs.setdefault(key, {}).setdefault((point["arm"], point["seed"]), []).append(point)
     rows = []
     for first, second in contrasts:
-        for (what, measure, group, over), own in runs.items():
+        for (what, measure, group, over, model), own in runs.items():
+            scope = {"first": first, "second": second, "what": what, "measure": measure, "group": group, "over": over}
             for budget in budgets if what == "score" else ("generations",):
-                scope = {"first": first, "second": second, "what": what, "measure": measure, "group": group, "over": over}
-                row = _difference(own, scope | {"budget": budget}, alpha, power)
+                row = _difference(own, scope | {"model": model, "budget": budget}, alpha, power)
                 if row is not None:
-                    confirmatory = all(row[key] == value for key, value in primary.items())
-                    rows.append(row | {"label": "confirmatory" if confirmatory else "exploratory"})
+                    rows.append(row | {"label": "exploratory"})
+    confirmatory = [place for place, row in enumerate(rows) if all(row[key] == value for key, value in primary.items())]
+    if len(confirmatory) == 1:
+        rows[confirmatory[0]] |= {"label": "confirmatory"}
     return pa.Table.from_pylist(rows, schema=DIFFERENCES)
 
 
@@ -141,8 +145,8 @@ def _difference(
 
 
 def _comparable(ours: Sequence[Point], theirs: Sequence[Point]) -> bool:
-    """Return whether two runs have the same base model and, as far as it is known, were scored on the same problems."""
-    for key in ("model", "problems", "suite_sha256"):
+    """Return whether two runs, as far as it is known, were scored on the same problems."""
+    for key in ("problems", "suite_sha256"):
         one, other = ({point.get(key) for point in side} - {None, ""} for side in (ours, theirs))
         if one and other and one != other:
             return False

@@ -108,7 +108,7 @@ def forest(differences: pa.Table, alpha: float) -> Plate:
     rows = differences.to_pylist()
     if not rows:
         return plate
-    names = [textwrap.fill(f"{row['first']} − {row['second']} (n={row['n']})", PAIR_LETTERS) for row in reversed(rows)]
+    names = [textwrap.fill(f"{name} (n={row['n']})", PAIR_LETTERS) for name, row in zip(contrasts(rows), rows, strict=True)][::-1]
     most = max(name.count("\n") for name in names)
     figure, (ax,) = canvas(question, height=1.2 + (0.36 + LINE_INCHES * most) * len(rows))
     for place, row in enumerate(reversed(rows)):
@@ -130,6 +130,12 @@ def forest(differences: pa.Table, alpha: float) -> Plate:
         f"spread). {marked}Grey: true differences that this many seeds would probably have missed."
     )
     return Plate(plate.name, question, caption, plate.tables, figure)
+
+
+def contrasts(rows: Sequence[Row]) -> list[str]:
+    """Return what each difference is of: its arms, and its base model if the rows have several."""
+    several = len({row["model"] for row in rows}) > 1
+    return [f"{row['first']} − {row['second']}" + (f" on {row['model'][:8]}" if several else "") for row in rows]
 
 
 def leak(curves: Mapping[str, Mapping[float, tuple[Sequence[float], Sequence[float]]]], what: str, alpha: float) -> Plate:

@@ -9,7 +9,7 @@ from scipy import stats
 from flows.config import RunConfig
 from flows.experiments.comparison import ComparedRun, problems
 from flows.experiments.comparison_page import arms_by_model
-from flows.experiments.comparison_text import primary_line, primary_tiles
+from flows.experiments.comparison_text import differences_table, primary_line, primary_tiles
 from flows.experiments.spec import Experiment, Planned
 from stages.analysis.comparison import at_budget, changes, differences, gains
 from stages.core.statistics.paired import SeedEstimate, detectable, over_runs, over_seeds, p_flip, p_paired
@@ -158,16 +158,40 @@ def test_only_the_primary_row_is_confirmatory_and_unlike_models_are_no_pair() ->
     assert all(row["seeds"] == [0, 1] and row["difference"] == 0 for row in rows)
 
 
-def test_the_primary_result_is_one_line() -> None:
-    described = Experiment.model_validate(
-        {
-            "name": "some",
-            "question": "Which?",
-            "seeds": [0, 1],
-            "arms": [{"name": name, "config": "smoke"} for name in "ab"],
-            "primary": {"contrast": ["a", "b"], "budget": "generations"},
-        }
+SOME = {
+    "name": "some",
+    "question": "Which?",
+    "seeds": [0, 1],
+    "arms": [{"name": name, "config": "smoke"} for name in "ab"],
+    "primary": {"contrast": ["a", "b"], "budget": "generations"},
+}
+
+
+def test_pairs_of_two_base_models_are_two_tests_and_none_is_confirmatory() -> None:
+    models = {0: "1" * 64, 1: "1" * 64, 2: "2" * 64}
+    better = {0: 0.1, 1: 0.2, 2: -0.5}
+    points = [point(arm, seed, 500, 0.5 + better[seed] * (arm == "a"), models[seed]) for arm in "ab" for seed in models]
+    table = differences(points, [("a", "b")], ["generations"], {"first": "a", "second": "b"}, 0.05, 0.8)
+    found = [(row["model"], row["seeds"], row["difference"], row["label"]) for row in table.to_pylist()]
+    assert found == [
+        ("1" * 64, [0, 1], pytest.approx(0.15), "exploratory"),
+        ("2" * 64, [2], pytest.approx(-0.5), "exploratory"),
+    ]
+    described, rows = Experiment.model_validate(SOME), table.to_pylist()
+    assert primary_line(described, rows) == (
+        "a minus b, all problems, at equal generations: +15.00 ± 5.00 points over 2 seeds, p = 0.205 (exploratory) on 11111111; "
+        "-50.00 points over 1 seed (exploratory) on 22222222"
     )
+    tiles, listed = primary_tiles(described, rows, []), differences_table(rows)
+    assert tiles.count("each model is a test of its own") == 2 and "was not committed" not in tiles
+    for name in ("a − b on 11111111", "a − b on 22222222"):
+        assert name in tiles and name in listed
+    marks = [text.get_text() for text in forest(table, 0.05).figure.axes[0].get_yticklabels()]
+    assert marks == ["a − b on 22222222 (n=1)", "a − b on 11111111 (n=2)"]
+
+
+def test_the_primary_result_is_one_line() -> None:
+    described = Experiment.model_validate(SOME)
     asked = "a minus b, all problems, at equal generations: "
     assert primary_line(described, []) == asked + "no seed has scores of both arms at an equal amount yet"
     for seeds, said in ((1, "+10.00 points over 1 seed (exploratory)"), (2, "+10.00 ± 0.00 points over 2 seeds (exploratory)")):
