@@ -19,6 +19,7 @@ from flows.run.run import Run
 from stages.core.engines.vllm_ranks import reserved_rank
 from stages.core.lora.adapter_files import WEIGHTS_FILE
 from stages.core.method.top_up import task_of
+from stages.core.statistics.metric_rows import clustered
 
 LINEAGE_STEPS = 60
 """Steps of the lineage that the card lists; the rest are counted."""
@@ -256,7 +257,7 @@ def _step(step: Json) -> str:
 def _training(lineage: Lineage, steps: list[Json]) -> str:
     """Return how many tasks trained these weights and their ancestors (first parents): as their author, and as their solver."""
     written, solved, statuses, tokens = set[str](), set[str](), Counter[str](), 0
-    attempts = correct = 0
+    right, tried = list[bool](), list[str]()  # of each attempt: its verdict and its task
     for step in steps:
         if not (step.get("samples") and step["parents"]):
             continue
@@ -268,8 +269,9 @@ def _training(lineage: Lineage, steps: list[Json]) -> str:
         statuses.update(row["status"] for row in lineage.rows(generation, "tasks") if row["task_id"] in mine)
         tries = {one for one in own if one not in mine}
         solved |= {task_of(one) for one in tries}
-        attempts += len(tries)
-        correct += sum(bool(row["correct"]) for row in lineage.rows(generation, "grades") if row["rollout_id"] in tries)
+        graded = [row for row in lineage.rows(generation, "grades") if row["rollout_id"] in tries]
+        right += [bool(row["correct"]) for row in graded]
+        tried += [task_of(row["rollout_id"]) for row in graded]
     if not (written or solved):
         return "These are starting weights, or an offspring of starting weights: they were not trained."
     seeds = sum(generation_of(task) is None for task in solved)
@@ -277,17 +279,17 @@ def _training(lineage: Lineage, steps: list[Json]) -> str:
     if written:
         rows.append(["tasks made (written as a teacher)", f"{len(written)}, of which {statuses['valid']} were judged valid"])
     if solved:
-        share = f"{attempts} attempts, {correct} correct ({_share(correct, attempts)})"
         rows.append(["tasks seen (attempted as a student)", f"{len(solved)}{f', {seeds} of them seed tasks' if seeds else ''}"])
-        rows.append(["attempts at them", share])
+        rows.append(["attempts at them", f"{len(right)}, of which {sum(right)} were correct"])
+        rows.append(["attempts correct, mean over tasks", _mean(right, tried)])
     rows.append(["tokens trained on", f"{tokens:,}"])
     return table(["along the lineage above", ""], rows)
 
 
-def _share(part: int, whole: int) -> str:
-    """Return a share with its standard error and n."""
-    rate = part / whole
-    return f"{rate:.1%} ± {(rate * (1 - rate) / whole) ** 0.5:.1%}, n = {whole}"
+def _mean(right: list[bool], tasks: list[str]) -> str:
+    """Return the mean over tasks of the share of their attempts that are correct, with its standard error and n."""
+    mean, stderr, n = clustered(right, tasks)
+    return f"{mean:.1%}" + (f" ± {stderr:.1%}" if stderr is not None else "") + f", n = {n} {'task' if n == 1 else 'tasks'}"
 
 
 def rating_text(lineage: Lineage, adapter_id: str, steps: list[Json]) -> str:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from huggingface_hub import HfApi, ModelCard
@@ -154,6 +155,20 @@ def test_lineage_tasks_rating_and_scores_are_on_the_card(played: Run, tmp_path: 
     assert "operator `M1` on `s0-g0000`, replacing `s1`" in child or "operator `M1` on `s" in child
     assert "TrueSkill mu " in student and "2 rated matches along the lineage" in student
     assert '"learning_rate"' in student and '"image"' not in student
+
+
+def test_attempts_at_one_task_are_one_observation_on_the_card(played: Run, tmp_path: Path) -> None:
+    export_adapter(played, "s0-g0001", tmp_path / "s0", merge=False)
+    tasks: dict[str, list[bool]] = {}
+    for generation in (0, 1):
+        asked = {row["rollout_id"]: row for row in played.read_table(generation, "rollouts").to_pylist()}
+        for row in played.read_table(generation, "grades").to_pylist():
+            if asked[row["rollout_id"]]["student_id"] == "s0":
+                tasks.setdefault(asked[row["rollout_id"]]["task_id"], []).append(row["correct"])
+    means = np.array([np.mean(own) for own in tasks.values()])
+    assert {len(own) for own in tasks.values()} == {2}, "with one attempt each, attempts would be independent"
+    said = f"{means.mean():.1%} ± {means.std(ddof=1) / len(means) ** 0.5:.1%}, n = {len(means)} tasks"
+    assert f"| attempts correct, mean over tasks | {said} |" in (tmp_path / "s0" / "README.md").read_text()
 
 
 def test_the_rating_on_the_card_is_the_last_one_of_these_weights(played: Run, tmp_path: Path) -> None:
