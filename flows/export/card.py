@@ -26,10 +26,12 @@ LINEAGE_STEPS = 60
 METHOD = ("population", "propose", "solve", "reward", "learning", "rating", "evolution", "seeding")
 """Groups of settings that the card shows. The others describe the machine."""
 
-WITH_TEACHERS = """It was trained by self-play in a population of LoRA adapters: teachers write programming tasks, students solve
+WITH_TEACHERS = """trained by self-play in a population of LoRA adapters: teachers write programming tasks, students solve
 them, and a sandboxed Python executor judges both."""
-WITHOUT_TEACHERS = """It was trained in a population of LoRA adapters: a generator of programs of graded depth poses tasks,
+WITHOUT_TEACHERS = """trained in a population of LoRA adapters: a generator of programs of graded depth poses tasks,
 students solve them, and a sandboxed Python executor judges both."""
+ALONE = """trained by self-play: a single LoRA adapter writes programming tasks and solves them, and a sandboxed Python executor
+judges both."""
 CARD = """# {adapter_id} of run {run}
 
 {what} {how} No person has reviewed its output.
@@ -94,7 +96,8 @@ VERIFICATION = """- The weights: `sha256sum adapter_model.safetensors` prints `{
 - The run: every stage's manifest contains the digest of the one before it, and the newest one's is
   `{head}`. With the run's store, `populora fsck RUN` computes the digest of every artifact again and checks the
   chain, and `populora status RUN` prints the head.
-- This folder: `populora publish RUN ADAPTER DIR` writes the same bytes from the same state of the run."""
+- This folder: `populora publish RUN ADAPTER DIR`, with a new folder of the same name and the same `--base-model`,
+  `--license` and `--to`, writes the same bytes from the same state of the run."""
 
 VERIFICATION_MERGED = """- The adapter that was merged: `populora export RUN ADAPTER DIR` writes its PEFT folder, where `sha256sum
   adapter_model.safetensors` prints `{sha256}`. The run's manifests record this digest for the stage that made
@@ -132,7 +135,7 @@ def model_card(run: Run, description: Json, subject: Subject) -> str:
         adapter_id=escaped(subject.adapter_id),
         run=escaped(run.run_id),
         what=leak_warning(description) + subject.what,
-        how=WITHOUT_TEACHERS if config["propose"].get("curriculum") else WITH_TEACHERS,
+        how=_how(config, story["backwards"]),
         facts=_facts(run, config, subject),
         loading=_loading(subject),
         style=code(config["model"]["style"]),
@@ -146,6 +149,13 @@ def model_card(run: Run, description: Json, subject: Subject) -> str:
         licence=_licence(subject.base),
     )
     return marked(f"---\n{_metadata(run, subject, story['forwards']['scores'], bool(warning(description)))}\n---\n\n{text}")
+
+
+def _how(config: Json, steps: list[Json]) -> str:
+    """Return how these weights were trained, or how their run trains if they were not."""
+    how = WITHOUT_TEACHERS if config["propose"].get("curriculum") else ALONE if config["mode"] == "single" else WITH_TEACHERS
+    trained = any(step["parents"] and step.get("samples", {}).get("count") for step in steps)
+    return f"It was {how}" if trained else f"These weights were not trained. Those of the run's later adapters are {how}"
 
 
 def marked(text: str) -> str:

@@ -17,9 +17,9 @@ from transformers import AutoModelForCausalLM
 
 from flows.cli import main
 from flows.config import PROJECT, ConfigError, RunConfig, dump
-from flows.export.adapter import export_adapter
+from flows.export.adapter import export_adapter, read_files
 from flows.export.base_model import BaseModel, Licence, base_of
-from flows.export.card import is_unedited, marked
+from flows.export.card import Subject, is_unedited, marked, model_card
 from flows.export.markdown import block, code, escaped, one_line, table
 from flows.export.publish import HubUnavailable, upload, write_folder
 from flows.run.lease import hold
@@ -155,6 +155,37 @@ def test_lineage_tasks_rating_and_scores_are_on_the_card(played: Run, tmp_path: 
     assert "operator `M1` on `s0-g0000`, replacing `s1`" in child or "operator `M1` on `s" in child
     assert "TrueSkill mu " in student and "2 rated matches along the lineage" in student
     assert '"learning_rate"' in student and '"image"' not in student
+
+
+def test_the_card_says_how_the_weights_were_trained_or_that_they_were_not(played: Run, tmp_path: Path) -> None:
+    def card(adapter_id: str, **changed: object) -> str:
+        description = played.history.description() or {}
+        files = read_files(played, adapter_id, ("adapter_config.json", "adapter_model.safetensors"))
+        adapter = json.loads(files["adapter_config.json"])
+        subject = Subject(adapter_id, files, adapter, BaseModel("seed", False), "out", "An adapter.", merged=False)
+        config = description["config"]
+        return model_card(played, description | {"config": config | changed}, subject)
+
+    curriculum = (played.history.description() or {})["config"]["propose"] | {"curriculum": [1]}
+    for changed, how in (
+        ({}, "trained by self-play in a population of LoRA adapters: teachers write"),
+        ({"mode": "single"}, "trained by self-play: a single LoRA adapter writes"),
+        ({"propose": curriculum}, "trained in a population of LoRA adapters: a generator of programs"),
+    ):
+        assert f"An adapter. It was {how}" in card("s0-g0001", **changed)
+        said = f"An adapter. These weights were not trained. Those of the run's later adapters are {how}"
+        assert said in card("s0-start", **changed)
+
+
+def test_the_card_says_which_options_write_the_same_bytes(run: Run, tmp_path: Path) -> None:
+    options = {"repository": "me/adapter", "hub_base": "me/base", "licence": "apache-2.0"}
+    write_folder(run, "s0-start", tmp_path / "out", **options)
+    write_folder(run, "s0-start", tmp_path / "again" / "out", **options)
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert card == (tmp_path / "again" / "out" / "README.md").read_text()
+    assert "and the same `--base-model`,\n  `--license` and `--to`, writes the same bytes" in card
+    write_folder(run, "s0-start", tmp_path / "plain" / "out")
+    assert (tmp_path / "plain" / "out" / "README.md").read_text() != card, "the options are part of the bytes"
 
 
 def test_attempts_at_one_task_are_one_observation_on_the_card(played: Run, tmp_path: Path) -> None:
