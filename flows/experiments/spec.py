@@ -28,9 +28,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
+import pyarrow.compute as pc
 from pydantic import Field, ValidationError, model_validator
 
-from flows.benchmarks.own_suites import ONE_KIND
+from flows.benchmarks.own_suites import ONE_KIND, OwnSuites
 from flows.config import ConfigError, RunConfig, dump, load, parse
 from flows.settings import Group
 from flows.store.names import RUN_ID
@@ -179,6 +180,20 @@ def _check_measured(rule: Primary, one: Planned) -> None:
     _, kind = ONE_KIND.get(one.config.benchmark.suite, ("", ""))
     if kind and rule.group != "all" and not rule.group.startswith(kind):
         raise ConfigError(f"primary.group: {rule.group!r}, but {one.arm} is scored on {one.config.benchmark.suite}")
+    if " band " in rule.group:
+        _check_band(rule, one)
+
+
+def _check_band(rule: Primary, one: Planned) -> None:
+    """Raise ConfigError for a band or depth that the suite does not have, or for an extreme: of bands only the mean is computed."""
+    kind, _, band = rule.group.partition(" band ")
+    problems = OwnSuites().problems(one.config.benchmark.suite)
+    bands = [str(number) for number in sorted(set(problems.filter(pc.equal(problems["kind"], kind))["band"].to_pylist()))]
+    if band not in bands:
+        said = f"{one.config.benchmark.suite} has the bands {', '.join(bands)} of {kind}"
+        raise ConfigError(f"primary.group: {rule.group!r}, but {said}")
+    if rule.over != "mean":
+        raise ConfigError(f"primary.over: {rule.over!r}, but {rule.group!r} is one band; use 'mean', or a kind")
 
 
 def _check_scored_alike(first: Planned, second: Planned, measure: str) -> None:

@@ -141,6 +141,37 @@ def test_a_kind_that_is_not_scored_cannot_be_primary(tmp_path: Path) -> None:
         planned(read(file))
 
 
+@pytest.mark.parametrize(
+    ("group", "over", "said"),
+    [
+        (
+            "deduction band 99",
+            "mean",
+            r"primary\.group: 'deduction band 99', but probe-dev has the bands 1, 2, 3, 4 of deduction",
+        ),
+        (
+            "deduction band 03",
+            "mean",
+            r"primary\.group: 'deduction band 03', but probe-dev has the bands 1, 2, 3, 4 of deduction",
+        ),
+        ("deduction band 3", "best", r"primary\.over: 'best', but 'deduction band 3' is one band; use 'mean', or a kind"),
+        ("deduction band 3", "worst", r"primary\.over: 'worst', but 'deduction band 3' is one band"),
+    ],
+)
+def test_a_band_is_primary_only_if_the_suite_has_it_and_as_a_mean(group: str, over: str, said: str, tmp_path: Path) -> None:
+    file = experiment_file(tmp_path)
+    single = 'settings = { mode = "single", population = { teachers = 1, students = 1 }, evolution = { every = 0 } }'
+    scored = FILE.replace(single, "settings = { evolution = { every = 0 } }")  # as many students in both arms
+    scored = scored.replace("every = 1\n", 'every = 1\nsuite = "probe-dev"\n', 1)
+    file.write_text(f'{scored}group = "{group}"\nover = "{over}"\n')
+    with pytest.raises(ConfigError, match=said):
+        planned(read(file))
+    file.write_text(f'{scored}group = "deduction band 3"\n')
+    assert planned(read(file))
+    file.write_text(f'{scored}group = "deduction"\nover = "best"\n')
+    assert planned(read(file))
+
+
 def test_arms_without_a_common_seed_cannot_be_the_primary_pair(tmp_path: Path) -> None:
     file = experiment_file(tmp_path)
     file.write_text(FILE.replace('config = "chaos"\n', 'config = "chaos"\nseeds = [7]\n', 1))
