@@ -185,7 +185,7 @@ def _check_measured(rule: Primary, one: Planned) -> None:
 
 
 def _check_band(rule: Primary, one: Planned) -> None:
-    """Raise ConfigError for a band or depth that the suite does not have, or for an extreme: of bands only the mean is computed."""
+    """Raise ConfigError for a band or depth that the suite does not have, or for an extreme: bands have only a mean."""
     kind, _, band = rule.group.partition(" band ")
     problems = OwnSuites().problems(one.config.benchmark.suite)
     bands = [str(number) for number in sorted(set(problems.filter(pc.equal(problems["kind"], kind))["band"].to_pylist()))]

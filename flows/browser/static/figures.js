@@ -15,7 +15,7 @@
   const style = (name) => window.getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const colour = (name) => (name.startsWith("--") ? style(name) : name);
   const faint = (value) => (/^#[0-9a-f]{6}$/i.test(value) ? `${value}33` : "transparent");
-  const written = (value) => Number(value.toPrecision(4)).toLocaleString("en").replace("-", "−");
+  const written = (value) => value.toLocaleString("en", { maximumSignificantDigits: 4 }).replace("-", "−");
 
   function make(name, properties = {}, ...children) {
     const element = document.createElement(name);

@@ -7,7 +7,8 @@ nothing learns. The table shows the configuration's policy and its neighbours:
 - newborn culled next: how often a child is the one culled at the next event, with equal skills; fair is 1 / N. With fresh
   ratings, gamma = 0.25 and kappa = 3 the newborn's wide sigma makes it the rule: one slot churns, older members are never tested.
 - weakest culled first: how often the first cull hits the least skilled, where founders differ by one beta; by chance 1 / N.
-- gain: by how much the mean skill of a role has risen at the end, in beta: what selection alone is worth.
+- gain: by how much the mean skill of a role has risen at the end, in beta: what selection alone is worth. It is the mean over the
+  roles that evolve, those with at least two members; its standard error is over runs.
 """
 
 from collections.abc import Iterable, Sequence
@@ -44,7 +45,7 @@ class Tally:
     newborns: int = 0  # newborns that met a next event
     weakest: int = 0  # first culls that hit the least skilled
     first_culls: int = 0
-    gains: tuple[float, ...] = ()
+    gains: tuple[float, ...] = ()  # one per run, in the unit of skill
 
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(
@@ -70,8 +71,7 @@ def simulate(config: RunConfig, runs: int = 300) -> str:
         own = replace(world, policy=policy)
         equal = _sum(history(own, seed, 0.0) for seed in range(runs))
         unequal = _sum(history(own, seed, world.scale.beta) for seed in range(runs))
-        gains = np.array(unequal.gains) / world.scale.beta
-        gain = f"{gains.mean():.2f} ± {gains.std() / np.sqrt(len(gains)):.2f}" if len(gains) else "–"
+        gain = _mean([gain / world.scale.beta for gain in unequal.gains])
         lines.append(
             f"| {name} | {_share(equal.again, equal.newborns)} | {_share(unequal.weakest, unequal.first_culls)} | {gain} |"
         )
@@ -114,7 +114,7 @@ def history(world: World, seed: int, spread: float) -> Tally:
         world.teachers, world.students, "population", {start_adapter_id(name): "" for name, _ in ids}, world.start
     )
     skill = {name: float(rng.normal(0.0, spread)) if spread else 0.0 for name, _ in ids}
-    before = _means(population, skill)
+    before = _mean_skill(population, skill)
     tally, newest = Tally(), set[str]()
     for generation in range(world.generations):
         population = _rated(population, world, generation, skill, rng)
@@ -125,8 +125,10 @@ def history(world: World, seed: int, spread: float) -> Tally:
         newest = {birth.member_id for birth in planned}
         skill |= {birth.member_id: float(np.mean([skill[parent.member_id] for parent in birth.parents])) for birth in planned}
         population = _replaced(population, planned, generation)
-    after = _means(population, skill)
-    tally.gains = tuple(late - early for late, early in zip(after, before, strict=True))
+    if before is not None:
+        after = _mean_skill(population, skill)
+        assert after is not None, "replacement keeps the size of a role"
+        tally.gains = (after - before,)
     return tally
 
 
@@ -164,8 +166,18 @@ def _replaced(population: Sequence[Member], planned: Sequence[PlannedOffspring],
     return [children.get(member.member_id, member) for member in population]
 
 
-def _means(population: Sequence[Member], skill: dict[str, float]) -> list[float]:
-    return [float(np.mean([skill[member.member_id] for member in of_role(population, role)])) for role in ("teacher", "student")]
+def _mean_skill(population: Sequence[Member], skill: dict[str, float]) -> float | None:
+    """Return the mean skill of the roles that evolve, each counted alike; None if there is none. One member is never replaced."""
+    roles = [members for role in ("teacher", "student") if len(members := of_role(population, role)) > 1]
+    means = [float(np.mean([skill[member.member_id] for member in members])) for members in roles]
+    return float(np.mean(means)) if means else None
+
+
+def _mean(values: Sequence[float]) -> str:
+    if not values:
+        return "–"
+    error = f" ± {np.std(values, ddof=1) / np.sqrt(len(values)):.2f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.2f}{error}"
 
 
 def _share(hits: int, count: int) -> str:

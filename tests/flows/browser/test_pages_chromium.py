@@ -15,6 +15,7 @@ import pytest
 from flows.browser.app import make_app
 from flows.browser.limits import Server, config
 from flows.browser.serve import listen
+from flows.config import PROJECT
 from flows.monitoring.meter import Reading
 from flows.monitoring.working import Working
 from flows.run.lease import DOING, hold
@@ -201,6 +202,14 @@ def test_a_plot_is_read_and_zoomed_with_the_keyboard(page: chromium.Page, addres
     press("+")
     press("0")
     assert complaints(page, address) == []
+
+
+def test_a_plot_says_values_of_any_size_with_four_digits(page: chromium.Page) -> None:
+    """A drift of 0.0002 nats per token is no 0."""
+    script = (PROJECT / "flows" / "browser" / "static" / "figures.js").read_text(encoding="utf-8")
+    (line,) = (line for line in script.splitlines() if line.strip().startswith("const written = "))
+    said = page.value(f"(() => {{ {line} return [0.000234561, -0.00012, 0, 33.3333, 12345.6].map(written); }})()")
+    assert said == ["0.0002346", "−0.00012", "0", "33.33", "12,350"]
 
 
 def test_the_accessibility_linter_finds_nothing(page: chromium.Page, address: str) -> None:

@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from flows.bench import evolve
 from flows.bench.evolve import bench
 from flows.commands.studies.evolution_simulation import World, history, neighbours, simulate, world_of
-from flows.config import ConfigError, load
+from flows.config import ConfigError, apply, dump, load
 
 
 def again(world: World, **changes: object) -> float:
@@ -47,7 +48,26 @@ def test_selection_finds_the_weak(paper):
     assert hits / first > 0.5
     gains = [gain for tally in tallies for gain in tally.gains]
     assert sum(gains) / len(gains) > 0.3 * paper.scale.beta
-    assert all(history(replace(short, policy=replace(short.policy, every=0)), seed, 1.0).gains == (0.0, 0.0) for seed in range(3))
+    assert all(history(replace(short, policy=replace(short.policy, every=0)), seed, 1.0).gains == (0.0,) for seed in range(3))
+
+
+def test_a_role_of_one_member_has_no_part_in_the_gain(paper):
+    """A lone teacher is never replaced: its gain of 0 would halve that of the students."""
+    short = replace(paper, generations=60)
+    alone, even = (replace(short, teachers=number) for number in (1, 2))
+    skills = {seed: history(alone, seed, paper.scale.beta).gains for seed in range(20)}
+    assert all(len(gains) == 1 for gains in skills.values()), "one value per run: its roles meet the same opponents"
+    assert np.mean(list(skills.values())) > 0.3 * paper.scale.beta
+    assert len(history(even, 0, paper.scale.beta).gains) == 1
+    assert history(replace(alone, students=1), 0, paper.scale.beta).gains == ()
+
+
+def test_the_error_of_the_gain_is_over_runs():
+    config = apply(dump(load("smoke")), ["population.teachers=1", "population.students=3", "generations=12"])
+    world = world_of(config)
+    gains = np.array([history(world, seed, world.scale.beta).gains[0] for seed in range(5)]) / world.scale.beta
+    row = next(line for line in simulate(config, runs=5).splitlines() if line.startswith("| this configuration |"))
+    assert row.endswith(f"| {gains.mean():.2f} ± {gains.std(ddof=1) / np.sqrt(5):.2f} |") and gains.std() > 0
 
 
 def test_the_table_holds_a_row_for_every_policy():
