@@ -100,7 +100,9 @@ class MLflow:
 
     def __init__(self, target: str, run_id: str, config: Json, begun: str) -> None:
         mlflow = needed("mlflow", "mlflow")
-        self._entities, self._faults = mlflow.entities, needed("mlflow.exceptions", "mlflow").MlflowException
+        self._entities = mlflow.entities
+        faults = needed("mlflow.exceptions", "mlflow").MlflowException, needed("sqlalchemy.exc", "mlflow").SQLAlchemyError
+        self._faults = (*faults, OSError)  # of a server, of a database, of its folder
         self._target = target
         with self._answering():
             self._client = mlflow.tracking.MlflowClient(target)
@@ -138,7 +140,7 @@ class MLflow:
 
     @contextmanager
     def _answering(self) -> Iterator[None]:
-        """Turn MLflow's errors, which may say the whole URI, into StoreUnavailable without user, password and query."""
+        """Turn errors of MLflow and of its database, which may say the whole URI, into StoreUnavailable without user, password and query."""
         try:
             yield
         except self._faults as error:

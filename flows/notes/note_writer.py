@@ -44,12 +44,18 @@ class GenerationNotes:
 
 
 class Writer:
-    """The process that writes the notes of one run. `close` stops it. It exits by itself when this process is gone."""
+    """The process that writes the notes of one run. `close` stops it. It exits by itself when this process is gone.
+
+    Raises NotesNotWritten if it cannot be started.
+    """
 
     def __init__(self, run: Run, planned: int, browser: str) -> None:
         words = [sys.executable, "-m", "flows.notes.note_writer", run.store.url, run.run_id, str(planned), browser]
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, cwd=PROJECT, start_new_session=True)
+        try:
+            self._process = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, cwd=PROJECT, start_new_session=True)
+        except OSError as error:
+            raise NotesNotWritten(f"the process that writes them cannot be started: {error}") from error
 
     def write(self, generation: int) -> GenerationNotes:
         """Wait for the notes of a generation. Raises NotesNotWritten."""

@@ -37,7 +37,7 @@ from flows.notes.alarm_messages import AlarmMessages
 from flows.notes.aside import Aside
 from flows.notes.end_text import HERE
 from flows.notes.news import News
-from flows.notes.note_writer import GenerationNotes, Writer
+from flows.notes.note_writer import GenerationNotes, NotesNotWritten, Writer
 from flows.run.addresses import Addresses
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
@@ -73,9 +73,9 @@ def publishing(run: Run, config: RunConfig, browser: str = "") -> Iterator[None]
     """Publish notes about the run while the block runs. `browser`: address of the artifact browser that notes link to."""
     base = _checked(browser)
     if os.environ.get(HERE):
-        notes: Following = AlarmMessages(run.run_id, Addresses(base) if base else None)
+        notes: Following | None = AlarmMessages(run.run_id, Addresses(base) if base else None)
     else:
-        notes = Notes(run, config, base)
+        notes = _notes(run, config, base)
     token = _CURRENT.set(notes)
     patience = PATIENCE_STOPPED
     try:
@@ -83,7 +83,8 @@ def publishing(run: Run, config: RunConfig, browser: str = "") -> Iterator[None]
         patience = PATIENCE
     finally:
         _CURRENT.reset(token)
-        notes.close(patience)
+        if notes is not None:
+            notes.close(patience)
 
 
 @contextmanager
@@ -196,6 +197,15 @@ class Notes:
             emit_event(f"populora.alarm.{alarm.name}", resource | label, payload=said | own)
         done = {"planned": self._planned, "alarms": [str(alarm) for alarm in written.alarms]}
         emit_event("populora.generation.completed", resource, payload=said | done)
+
+
+def _notes(run: Run, config: RunConfig, browser: str) -> Notes | None:
+    """Return the publisher of a run; None, with a warning, if the process that writes its notes cannot be started."""
+    try:
+        return Notes(run, config, browser)
+    except NotesNotWritten as error:
+        _LOG.warning("run %s: notes are not published (%s); the run continues", run.run_id, error)
+        return None
 
 
 def progress_of(generation: int | None, stage: str, reading: Reading | None, planned: int) -> tuple[float, str]:

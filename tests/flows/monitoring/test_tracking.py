@@ -224,6 +224,25 @@ def test_an_mlflow_server_that_stops_answering_is_one_line_without_the_password(
     assert "unsupported URI 'nosuch://***@host/db'" in str(raised.value)
 
 
+def test_an_mlflow_database_that_cannot_be_written_is_one_line(tmp_path, run, capsys):
+    pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(StoreUnavailable, match=r"MLflow at sqlite:////.*/file/x\.db: ") as raised:
+        track(run, f"mlflow:sqlite:///{tmp_path / 'file' / 'x.db'}", told=quiet)
+    assert raised.value.exit_code == 3 and "\n" not in str(raised.value)
+
+
+def test_errors_of_an_mlflow_database_are_one_line(tmp_path):
+    pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
+    from sqlalchemy.exc import OperationalError
+
+    sink = opened(f"mlflow:sqlite:///{tmp_path / 'mlflow.db'}", "run", {}, "")
+    (tmp_path / "mlflow.db").write_bytes(b"no database any more" * 400)
+    with pytest.raises(StoreUnavailable, match=r"MLflow at sqlite:////.*/mlflow\.db: ") as raised:
+        sink.write(0, 0.0, {"solve.rate": 0.5})
+    assert "\n" not in str(raised.value) and not isinstance(raised.value, OperationalError)
+
+
 def test_a_missing_library_names_its_extra(monkeypatch):
     from flows.monitoring.tracking_sinks import needed
 

@@ -1,16 +1,20 @@
 """Notes of a generation: links lead to pages of the browser, model-written text stays text, numbers are those of the tables."""
 
 import html
+import logging
 import re
+import sys
 from urllib.parse import parse_qsl
 
 import pytest
 from fastapi.testclient import TestClient
 
 from flows.browser.app import make_app
-from flows.config import ConfigError
+from flows.config import ConfigError, load
 from flows.form_links import FormLinks, values
 from flows.monitoring.alarms import Alarm
+from flows.notes import publish
+from flows.notes.end_text import HERE
 from flows.notes.note_data import NoteBuilder
 from flows.notes.note_text import SPARKS, fence, generation_note, match_rows, rating_rows, run_note, sparkline
 from flows.notes.note_writer import LARGEST, NotesNotWritten, Writer, fitting, written
@@ -188,3 +192,17 @@ def test_a_process_of_its_own_writes_the_same(store, teller):
         writer.close()
     with pytest.raises(NotesNotWritten, match="has exited"):
         writer.write(2)
+
+
+def test_a_process_that_cannot_be_started_is_one_warning_and_the_run_goes_on(teller, monkeypatch, caplog):
+    monkeypatch.delenv(HERE, raising=False)
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    done = []
+    with caplog.at_level(logging.WARNING, "populora.notes"), publish.publishing(teller.run, load("smoke"), BASE):
+        for generation in range(2):
+            publish.publish_progress(generation, "solve")
+            publish.publish_generation(generation)
+            done.append(generation)
+    assert done == [0, 1]
+    (said,) = caplog.messages
+    assert said.startswith("run run: notes are not published (the process that writes them cannot be started: ")
