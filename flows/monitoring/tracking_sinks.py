@@ -140,7 +140,7 @@ class MLflow:
 
     @contextmanager
     def _answering(self) -> Iterator[None]:
-        """Turn errors of MLflow and of its database, which may say the whole URI, into StoreUnavailable without user, password and query."""
+        """Turn errors of MLflow and of its database into StoreUnavailable, without the URI's user, password and query."""
         try:
             yield
         except self._faults as error:

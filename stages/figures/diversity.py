@@ -29,8 +29,8 @@ def novelty(metrics: pa.Table) -> Plate:
     label(ax, "new (%)")
     legend(ax, 2)
     caption = (
-        "Two independent measures against all earlier generations: cells of (syntax tree, types of values, length of the run) "
-        "that no task was in before, and the share of the programs' compressed size that earlier programs do not give. The "
+        "Two independent measures against all earlier generations: cells of (kind of syntax tree, types of values) that no "
+        "task was in before, and the share of the programs' compressed size that earlier programs do not give. The "
         f"band is ±1 binomial standard error; novelty by compression is one number per generation, without error bars. "
         f"n = {int(n.min())} to {int(n.max())} valid tasks per generation."
     )

@@ -79,30 +79,36 @@ def reward_distribution(samples: pa.Table) -> Plate:
         for place, chosen in enumerate((generations[:third], generations[-third:])[: 1 + (len(generations) > 1)]):
             rows = own.filter(pc.is_in(own["generation"], pa.array(chosen)))
             name = f"generations {chosen[0]} to {chosen[-1]}" if len(chosen) > 1 else f"generation {chosen[0]}"
-            _reward_bars(ax, rows["reward"].to_numpy(), place, ROLE[role], name)
-            counts.append(f"{rows.num_rows:,}")
+            clusters = _reward_bars(ax, rows, place, ROLE[role], name)
+            counts.append(f"{clusters:,} {'prompts' if role == 'teacher' else 'tasks'} ({rows.num_rows:,} samples)")
         label(ax, "samples (%)", "reward")
         ax.set_title(f"{role}s", fontsize=SMALL, color=INK, loc="right")
         legend(ax, 2)
     caption = (
-        "Share of samples by reward, first and last third of the run, in bins 0.25 wide. Bars are ±1 binomial standard error, "
-        f"which takes samples as independent; n = {', '.join(counts)} samples."
+        "Share of samples by reward, first and last third of the run, in bins 0.25 wide; rewards outside the axis are counted in "
+        "the end bins. Samples of one prompt or task count as one observation. Bars are ±1 standard error over prompts of teachers "
+        f"and tasks of students; n = {', '.join(counts)}."
     )
     return Plate(plate.name, plate.question, caption, plate.tables, figure)
 
 
-def _reward_bars(ax: Any, values: np.ndarray, place: int, colour: str, name: str) -> None:
-    if not len(values):
-        return
-    counts, edges = np.histogram(np.clip(values, -1, 1), bins=np.arange(-1.125, 1.2, 0.25))
-    share = counts / len(values)
-    error = np.sqrt(share * (1 - share) / len(values))
+def _reward_bars(ax: Any, samples: pa.Table, place: int, colour: str, name: str) -> int:
+    """Draw the share of samples in each bin of rewards, and return the number of clusters that it is over."""
+    edges = np.arange(-1.125, 1.2, 0.25)
+    bins_of = np.digitize(np.clip(samples["reward"].to_numpy(), -1, 1), edges) - 1
+    keys = samples.select(["generation", "cluster"])
+    found = [
+        estimate(keys.append_column("inside", pa.array(bins_of == one)), "inside", ["generation", "cluster"])
+        for one in range(len(edges) - 1)
+    ]
+    share, error = np.array([one.mean for one in found]), np.array([one.stderr for one in found])
     middle = (edges[:-1] + edges[1:]) / 2 + (place - 0.5) * 0.1
     look = {"color": colour} if place else {"facecolor": "none", "edgecolor": colour, "hatch": "////"}
     ax.bar(middle, 100 * share, 0.1, label=name, linewidth=0.8, **look)
-    ax.errorbar(middle, 100 * share, 100 * error, fmt="none", ecolor=INK, elinewidth=0.8, capsize=1.5)
+    ax.errorbar(middle, 100 * share, 100 * np.nan_to_num(error), fmt="none", ecolor=INK, elinewidth=0.8, capsize=1.5)
     bins = (edges[:-1] + edges[1:]) / 2
-    note(ax, name, colour, bins, 100 * share, 100 * error, [len(values)] * len(share), drawn="bars")
+    note(ax, name, colour, bins, 100 * share, 100 * error, [one.clusters for one in found], drawn="bars")
+    return found[0].clusters
 
 
 def zero_variance(samples: pa.Table) -> Plate:
@@ -136,7 +142,7 @@ def zero_variance(samples: pa.Table) -> Plate:
 def exploration(completions: pa.Table) -> Plate:
     """Token entropy by role, estimated from sampled log-probabilities."""
     caption = (
-        "Mean of −log p over the sampled tokens of a completion, at temperature 1. It follows the entropy per token, but is no "
+        "Mean of −log p over the sampled tokens of a completion. It follows the entropy per token, but is no "
         "unbiased estimate of it, since the length depends on what was drawn. Near 0 a member writes the same every time."
     )
     return _by_role(completions, "exploration", "Do members keep exploring?", "surprise", "entropy (nats per token)", caption)

@@ -1,6 +1,8 @@
 """What figures over several runs show: each metric's text with its unit, the amounts on their axes, and the runs' colours."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+from stages.core.population import GENERATOR
 
 COLOURS = (
     "#0072b2",
@@ -47,3 +49,8 @@ CURVES = {
 def colours_of(names: Sequence[str]) -> dict[str, str]:
     """Return a colour for each run or arm, by its place among the others."""
     return {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(names)}
+
+
+def clusters_of(authors: Iterable[str]) -> str:
+    """Return what standard errors over proposals of these teachers are over: prompts, or tasks if the generator drew them."""
+    return "tasks" if set(authors) == {GENERATOR} else "prompts"

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stages.figures.measures import clusters_of
 from stages.figures.panels import INK, KIND, ROLE, Line, Outline, Panel
 
 STYLES = ("-", "--", "-.", ":")
@@ -41,8 +42,9 @@ def valid_share(metrics: pa.Table) -> Outline:
     if None not in by_kind:
         return outline
     lines = [_curve(by_kind[kind], kind, colour, _DASHES[kind]) for kind, colour in KIND.items() if kind in by_kind]
-    counts = _counts(by_kind[None])
-    caption = f"Share of proposals that the sandbox found valid. {BARS} over prompts; n = {counts} prompts per generation."
+    counts, own = _counts(by_kind[None]), metrics.filter(pc.equal(metrics["name"], "propose.valid_share"))
+    over = clusters_of(pc.drop_null(own["member_id"]).to_pylist())
+    caption = f"Share of proposals that the sandbox found valid. {BARS} over {over}; n = {counts} {over} per generation."
     return _shown(outline, caption, Panel("generation", "proposals valid (%)", "", tuple(lines), (0.0, 100.0)))
 
 

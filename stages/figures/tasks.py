@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 from matplotlib.ticker import MaxNLocator
 
 from stages.core.judging.shapes import cell
-from stages.core.population import GENERATOR
 from stages.core.statistics.estimates import only, series
+from stages.figures.measures import clusters_of
 from stages.figures.panels import INK, KIND, MANY, ROLE, SERIES
 from stages.figures.plates import Plate, canvas, curve, label, legend, note
 
@@ -38,7 +38,7 @@ def valid_share(tasks: pa.Table) -> Plate:
     label(ax, "proposals valid (%)")
     legend(ax)
     groups = series(marked, "valid", ["teacher_id", "group_id"]).clusters_text()
-    over = _clusters(tasks)
+    over = clusters_of(tasks["teacher_id"].to_pylist())
     caption = (
         f"Share of proposals that the sandbox found valid. Bands are ±1 standard error over {over}; n = {groups} {over} a "
         f"generation, {tasks.num_rows:,} proposals in all."
@@ -113,7 +113,7 @@ def program_complexity(tasks: pa.Table) -> Plate:
     axes[1].set_xlabel("")
     legend(axes[0], 2)
     groups = series(valid, "depth", ["teacher_id", "group_id"]).clusters_text()
-    over = _clusters(tasks)
+    over = clusters_of(tasks["teacher_id"].to_pylist())
     caption = (
         "Means over valid programs, as written and stripped of comments, docstrings and dead code. Bands are ±1 standard error "
         f"over {over}; n = {groups} {over} per generation with a valid program, {valid.num_rows:,} programs in all. "
@@ -155,17 +155,12 @@ def coverage(tasks: pa.Table) -> Plate:
     legend(above)
     caption = (
         "Above: valid tasks, distinct programs (normalised syntax tree) and distinct cells of the problem space (kind of syntax "
-        "tree, types of values, length of the run) so far, counts without sampling error. Below: valid tasks that repeat an "
-        f"earlier one, program and inputs; band ±1 standard error over {_clusters(tasks)}. "
+        "tree, types of values) so far, counts without sampling error. Below: valid tasks that repeat an "
+        f"earlier one, program and inputs; band ±1 standard error over {clusters_of(tasks['teacher_id'].to_pylist())}. "
         f"n = {valid.num_rows:,} valid tasks, {len(seen):,} distinct programs. "
         "Induction tasks take their program from an earlier task."
     )
     return Plate(plate.name, plate.question, caption, plate.tables, figure)
-
-
-def _clusters(tasks: pa.Table) -> str:
-    """Return what standard errors are over: prompts, or the tasks themselves if the generator drew them."""
-    return "tasks" if pc.unique(tasks["teacher_id"]).to_pylist() == [GENERATOR] else "prompts"
 
 
 def _cells_so_far(valid: pa.Table) -> dict[int, int]:

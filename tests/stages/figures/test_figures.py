@@ -14,6 +14,7 @@ from stages.figures import figures
 from stages.figures import population as population_figures
 from stages.figures import tasks as task_figures
 from stages.figures.difficulty import difficulty, difficulty_of_arms
+from stages.figures.outlines import valid_share as valid_share_outline
 from stages.figures.panels import ROLE
 from stages.figures.plates import canvas, curve, end_labels, svg
 from tests.support.report_run import made
@@ -98,6 +99,33 @@ def test_every_figure_asks_a_question_and_has_axes_units_n_and_errors(plates):
             assert ax.get_xlabel() or ax.get_subplotspec().is_last_row() is False, plate.name
             assert ax.get_ylabel() or plate.name == "family", plate.name
     assert len({plate.name for plate in plates}) == len(plates)
+
+
+def test_rewards_of_one_task_are_one_observation_and_none_is_off_the_axis():
+    """A deep format penalty of -3 is in the first bin; two attempts at a task that earn the same are no two observations."""
+    rewards = {"a": (1.0, 1.0), "b": (1.0, 1.0), "c": (-3.0, -3.0), "d": (1.0, -3.0)}
+    rows = [
+        {"generation": 0, "role": "student", "cluster": task, "reward": reward} for task, own in rewards.items() for reward in own
+    ]
+    plate = figures.reward_distribution(pa.Table.from_pylist(rows))
+    (line,) = plate.panels[0].lines
+    error = 100 * np.std([1, 1, 0, 0.5], ddof=1) / np.sqrt(4)
+    assert (line.y[0], line.y[-1]) == (37.5, 62.5) and sum(line.y) == 100 and set(line.n) == {4}
+    np.testing.assert_allclose((line.error[0], line.error[-1]), (error, error))
+    assert "rewards outside the axis are counted in the end bins" in plate.caption
+    assert plate.caption.endswith("±1 standard error over prompts of teachers and tasks of students; n = 4 tasks (8 samples).")
+
+
+def test_captions_say_no_temperature_and_no_part_of_a_cell_that_is_not_measured(plates):
+    captions = " ".join(plate.caption for plate in plates)
+    assert "temperature" not in captions and "length of the run" not in captions
+
+
+@pytest.mark.parametrize(("authors", "over"), [(["generator"], "tasks"), (["t0", "t1"], "prompts")])
+def test_the_outline_names_what_its_errors_are_over(authors, over):
+    scope = {"generation": 0, "name": "propose.valid_share", "value": 0.5, "n": 256, "stderr": 0.1, "kind": None}
+    metrics = pa.Table.from_pylist([scope | {"member_id": member} for member in (None, *authors)])
+    assert f"over {over}; n = 256 {over} per generation" in valid_share_outline(metrics).caption
 
 
 def test_roles_keep_their_colours(plates):
