@@ -86,8 +86,8 @@ def reward_distribution(samples: pa.Table) -> Plate:
         legend(ax, 2)
     caption = (
         "Share of samples by reward, first and last third of the run, in bins 0.25 wide; rewards outside the axis are counted in "
-        "the end bins. Samples of one prompt or task count as one observation. Bars are ±1 standard error over prompts of teachers "
-        f"and tasks of students; n = {', '.join(counts)}."
+        "the end bins. Samples of one prompt or task count as one observation. Bars are ±1 standard error over prompts of "
+        f"teachers and tasks of students; n = {', '.join(counts)}."
     )
     return Plate(plate.name, plate.question, caption, plate.tables, figure)
 
