@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from flows.config import with_defaults
 from flows.monitoring.run_tables import RunTables
-from flows.run.history import population_age
+from flows.run.history import population_age, question_of
 from flows.run.manifest import Manifest, Ref
 from flows.run.run import Run
 from flows.storage import Damaged, NotStored, decode_table
@@ -266,20 +266,9 @@ def _asked(manifest: Manifest, temperature: float) -> Iterator[ScoredState]:
         if (trained := population_age(ref.uri, None)) is not None:
             folder = ref.uri.rpartition("/")[0]
             drawn = float(manifest.versions.get("question", {}).get("temperature", temperature))
-            answers, suite, question = _answers(manifest, folder), folder.split("/")[1], _question(manifest)
+            answers, suite, question = _answers(manifest, folder), folder.split("/")[1], question_of(manifest)
             digest = "" if question else str(manifest.versions.get("suite", ""))
             yield ScoredState(suite, trained, ref, answers, digest, question, drawn)
-
-
-def _question(manifest: Manifest) -> str:
-    """Return how a public suite was asked; the project's own probes are asked as the run trains.
-
-    How often and at which temperature does not count: the greedy answers are the same, and `_comparable` leaves out the others.
-    """
-    asked = manifest.versions.get("question", {})
-    said = [str(asked["style"])] if "style" in asked else []
-    said += [f"{asked['max_new_tokens']:,} tokens"] if "max_new_tokens" in asked else []
-    return ", ".join(said)
 
 
 def _answers(manifest: Manifest, folder: str) -> Ref | None:

@@ -181,7 +181,9 @@ def _metadata(run: Run, subject: Subject, scores: list[Json], leaks: bool) -> st
             metric_type=one_line(row["measure"]),
             metric_value=round(row["score"], 4),
             metric_name=one_line(row["measure"]),
-            metric_args={"problems": row["problems"]} | ({} if row["stderr"] is None else {"stderr": round(row["stderr"], 4)}),
+            metric_args={"problems": row["problems"]}
+            | ({} if row["stderr"] is None else {"stderr": round(row["stderr"], 4)})
+            | ({"asked": row["question"]} if row["question"] else {}),
         )
         for row in _overall(scores)
     ]
@@ -202,9 +204,9 @@ def _metadata(run: Run, subject: Subject, scores: list[Json], leaks: bool) -> st
 
 
 def _overall(scores: list[Json]) -> list[Json]:
-    """Return one score of each suite and measure: that over the most problems."""
+    """Return one score of each suite, way of asking and measure: that over the most problems."""
     whole = sorted((row for row in scores if row["group"] == "all"), key=lambda row: int(row["problems"]))
-    return list({(row["suite"], row["measure"]): row for row in whole}.values())
+    return list({(row["suite"], row["question"], row["measure"]): row for row in whole}.values())
 
 
 def _facts(run: Run, config: Json, subject: Subject) -> str:
@@ -343,13 +345,14 @@ def _scores(scores: list[Json]) -> str:
     """Return the run's scores of exactly these weights, never those of relatives."""
     if not scores:
         return "These weights were not scored."
-    heads = ["suite", "group", "measure", "score", "standard error", "problems (n)"]
+    heads = ["suite", "group", "measure", "score", "standard error", "problems (n)", "asked"]
     rows = [
         [
             *(escaped(row[key]) for key in ("suite", "group", "measure")),
             f"{row['score']:.4f}",
             "–" if row["stderr"] is None else f"{row['stderr']:.4f}",
             str(row["problems"]),
+            escaped(row["question"] or "as the run trains"),
         ]
         for row in scores
     ]

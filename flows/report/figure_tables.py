@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapp
 import pyarrow as pa
 
 from flows.monitoring.run_tables import SMALL, RunTables
-from flows.run.history import population_age
+from flows.run.history import population_age, question_of
 from flows.run.manifest import Manifest, Ref, digest, folder_of
 from flows.storage import Damaged, NotStored, decode_table
 from stages.core import tables
@@ -91,12 +91,14 @@ class FigureTables(Mapping[str, pa.Table]):
     def _scores(self) -> pa.Table:
         """Return SCORES of all benchmarks with `generation` (-1 outside the chain) and `trained` (generations so far).
 
-        `population`: whether they are those of the population as trained, not of newborns or of adapters that somebody chose.
+        `question`: how they were asked, as in `question_of`. `population`: whether they are those of the population as trained,
+        not of newborns or of adapters that somebody chose.
         """
         offspring = self["offspring"]
         born = dict(zip(offspring["adapter_id"].to_pylist(), offspring["generation"].to_pylist(), strict=True))
         committed = [manifest for done in self._manifests.values() for manifest in done if manifest.stage == "benchmark"]
-        more = [pa.field("trained", pa.int64()), pa.field("population", pa.bool_()), pa.field("uri", pa.string())]
+        more = [pa.field("trained", pa.int64()), pa.field("population", pa.bool_())]
+        more += [pa.field("question", pa.string()), pa.field("uri", pa.string())]
         schema = pa.schema([pa.field("generation", pa.int64()), *tables.SCORES, *more])
         parts = [schema.empty_table()]
         seen: set[str] = set()
@@ -115,6 +117,7 @@ class FigureTables(Mapping[str, pa.Table]):
                 part = part.append_column("trained", pa.array(trained, pa.int64()))
                 whole = population_age(ref.uri, manifest.generation) is not None
                 part = part.append_column("population", pa.array([whole] * part.num_rows, pa.bool_()))
+                part = part.append_column("question", pa.array([question_of(manifest)] * part.num_rows, pa.string()))
                 parts.append(part.append_column("uri", pa.array([ref.uri] * part.num_rows, pa.string())).cast(schema))
         return pa.concat_tables(parts).combine_chunks()
 

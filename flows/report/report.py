@@ -143,7 +143,8 @@ def _benchmark_tiles(scores: pa.Table, links: ArtifactLinks) -> list[Html]:
         return []
     best = max(rows, key=lambda row: (row["trained"], row["score"]))
     value = _percent(best["score"], float("nan") if best["stderr"] is None else best["stderr"])
-    return [tile(value, f"best on {best['suite']}: {best['member_id']}", links(best["uri"], "scores.parquet"))]
+    suite = best["suite"] + (f" ({best['question']})" if best["question"] else "")
+    return [tile(value, f"best on {suite}: {best['member_id']}", links(best["uri"], "scores.parquet"))]
 
 
 def _newest(condensed: pa.Table) -> int | None:
@@ -194,13 +195,14 @@ def _births(run: RunData, links: ArtifactLinks) -> Html:
 
 
 def _scores(run: RunData, links: ArtifactLinks) -> Html:
-    """Return the scores of every benchmark, without the finest slices."""
+    """Return the scores of every benchmark, without the finest slices. The project's own suites are asked as the run trains."""
     kept = [row for row in run.tables["scores"].to_pylist() if " band " not in row["group"]]
     if not kept:
         return Html('<p class="none">No benchmark has been scored yet.</p>')
     rows = [
         [
             links(row["uri"], row["suite"]),
+            escape(row["question"] or "–"),
             escape(row["trained"]),
             escape(row["member_id"]),
             escape(row["measure"]),
@@ -209,10 +211,11 @@ def _scores(run: RunData, links: ArtifactLinks) -> Html:
             escape(f"{row['problems']:,}"),
         ]
         for row in sorted(
-            kept, key=lambda row: (row["suite"], -row["trained"], row["measure"] != "pass@1 greedy", row["member_id"])
+            kept,
+            key=lambda row: (row["suite"], row["question"], -row["trained"], row["measure"] != "pass@1 greedy", row["member_id"]),
         )
     ]
-    header = ("suite", "generations trained", "member", "measure", "problems of", "score ± standard error", "n")
+    header = ("suite", "asked", "generations trained", "member", "measure", "problems of", "score ± standard error", "n")
     shown = details(f"{len(rows)} scores", table(header, rows)) if len(rows) > 60 else table(header, rows)
     hint = unscored_start(run.watch)
     return joined([shown, *([Html(f'<p class="small">{escape(hint)}</p>')] if hint else [])])

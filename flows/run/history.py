@@ -72,6 +72,17 @@ def population_age(scores: str, generation: int | None) -> int | None:
     return int(number) + 1 if number == "-1" or (head != number and number.isdecimal()) else None
 
 
+def question_of(manifest: Manifest) -> str:
+    """Return how a public suite was asked, such as "chat, 1,024 tokens"; empty for the project's own, asked as the run trains.
+
+    How often and at which temperature does not count: the greedy answers are the same.
+    """
+    asked = manifest.versions.get("question", {})
+    said = [str(asked["style"])] if "style" in asked else []
+    said += [f"{asked['max_new_tokens']:,} tokens"] if "max_new_tokens" in asked else []
+    return ", ".join(said)
+
+
 def check_prompts(run_id: str, description: Json) -> None:
     """Raise ConfigError for a run whose prompts have another name today: later generations would be asked with other prompts."""
     if description["config"]["model"].get("style") == "chat" and "prompts" not in description["versions"]:

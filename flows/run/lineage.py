@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from flows.near_names import LISTED, hint, near_or_all
+from flows.run.history import question_of
 from flows.run.rewarding import Rewarding, rewarding_config
 from flows.run.run import Manifest, Run
 from flows.storage import NotStored, StoreRefused
@@ -227,10 +228,17 @@ class Lineage:
         }
 
     def _scores(self, adapter_id: str) -> list[Json]:
-        uris = {ref.uri for manifest in self._benchmarks() for ref in manifest.outputs if ref.uri.endswith("/scores.parquet")}
+        """Return the scores of these weights, each with how the suite was asked (`question_of`)."""
+        found = {
+            ref.uri: question_of(one) for one in self._benchmarks() for ref in one.outputs if ref.uri.endswith("/scores.parquet")
+        }
         wanted = ("suite", "group", "measure", "score", "stderr", "problems")
-        rows = (row for uri in sorted(uris) for row in self.run.read_table(uri, "scores").to_pylist())
-        return [{key: row[key] for key in wanted} for row in rows if row["adapter_id"] == adapter_id]
+        rows = [(row, found[uri]) for uri in sorted(found) for row in self.run.read_table(uri, "scores").to_pylist()]
+        return [
+            {key: row[key] for key in wanted} | {"question": question}
+            for row, question in rows
+            if row["adapter_id"] == adapter_id
+        ]
 
     def _benchmarks(self) -> list[Manifest]:
         inside = [self.run.manifest("benchmark", generation) for generation in self.generations()]

@@ -172,7 +172,7 @@ def _by_role(completions: pa.Table, name: str, question: str, column: str, unit:
 
 
 def benchmark(scores: pa.Table) -> Plate:
-    """Scores of each member on fixed problems, as trained."""
+    """Scores of each member on fixed problems, as trained. Scores that were asked for in other ways have panels of their own."""
     plate = Plate("benchmark", "Do members get better on fixed problems?", "No benchmark has been scored yet.", ("scores",))
     scores = only(scores, group="all")
     if not scores.num_rows:
@@ -180,16 +180,17 @@ def benchmark(scores: pa.Table) -> Plate:
     sets = _problem_sets(scores)
     figure, axes = canvas(plate.question, len(sets), 1, 0.7 + 2.4 * len(sets))
     measures = sorted(set(scores["measure"].to_pylist()), key=lambda name: (name != "pass@1 greedy", name))
-    for ax, (suite, problems) in zip(axes, sets, strict=True):
-        own = only(scores, suite=suite, problems=problems)
+    for ax, (suite, problems, question) in zip(axes, sets, strict=True):
+        own = only(scores, suite=suite, problems=problems, question=question)
         for style, measure in zip(DASHES_OF, measures, strict=False):
             _score_lines(ax, only(own, measure=measure), style)
         label(ax, f"{suite}: solved of {problems:,} (%)", "generations trained")
+        ax.set_title(question, fontsize=SMALL, color=INK, loc="right")
     named = [
         Line2D([], [], color=INK, linestyle=style, label=measure) for style, measure in zip(DASHES_OF, measures, strict=False)
     ]
     legend(axes[0], 4, named)
-    counts = ", ".join(f"{problems:,} ({suite})" for suite, problems in sets)
+    counts = ", ".join(f"{problems:,} ({'; '.join(filter(None, (suite, question)))})" for suite, problems, question in sets)
     caption = (
         f"Problems that no generation trains on, scored with the members as trained. Bars are ±1 standard error over problems; "
         f"n = {counts}. Members share the problems of a panel, so that differences between them are surer than the bars suggest."
@@ -197,15 +198,16 @@ def benchmark(scores: pa.Table) -> Plate:
     return Plate(plate.name, plate.question, caption, plate.tables, figure)
 
 
-def _problem_sets(scores: pa.Table) -> list[tuple[str, int]]:
-    """Suites and numbers of problems: scores compare only within one of them. Those scored at most points of training come first.
+def _problem_sets(scores: pa.Table) -> list[tuple[str, int, str]]:
+    """Suites, numbers of problems and ways of asking them: scores compare only within one of them.
 
-    A set that was scored at one point only shows no change, and is left out beside one that does.
+    Those scored at most points of training come first. A set that was scored at one point only shows no change, and is left out
+    beside one that does.
     """
-    points: dict[tuple[str, int], set[int]] = {}
-    for suite, problems, trained in zip(*(scores[name].to_pylist() for name in ("suite", "problems", "trained")), strict=True):
-        points.setdefault((suite, problems), set()).add(trained)
-    ordered = sorted(points, key=lambda one: (-len(points[one]), -one[1], one[0]))
+    points: dict[tuple[str, int, str], set[int]] = {}
+    for row in scores.select(["suite", "problems", "question", "trained"]).to_pylist():
+        points.setdefault((row["suite"], row["problems"], row["question"]), set()).add(row["trained"])
+    ordered = sorted(points, key=lambda one: (-len(points[one]), -one[1], one[0], one[2]))
     return ([one for one in ordered if len(points[one]) > 1] or ordered)[:PANELS]
 
 

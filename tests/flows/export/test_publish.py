@@ -67,6 +67,11 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Run:
         ]
         ref = found.write_table_at("benchmarks/x/scores.parquet", tables.table(rows, tables.SCORES), tables.SCORES)
         found.commit_benchmark("x", [], [ref], {}, {}, {})
+        taught = {"adapter_id": "t0-g0001", "suite": "humaneval", "group": "all", "measure": "pass@1 greedy", "problems": 164}
+        for style, tokens, score in (("chat", 1024, 0.5), ("completion", 512, 0.25)):
+            scored = tables.table([rows[0] | taught | {"score": score}], tables.SCORES)
+            ref = found.write_table_at(f"benchmarks/{style}/scores.parquet", scored, tables.SCORES)
+            found.commit_benchmark(style, [], [ref], {}, {"question": {"style": style, "max_new_tokens": tokens}}, {})
     return found
 
 
@@ -226,8 +231,17 @@ def test_hostile_names_in_a_run_stay_text_in_the_card_and_its_metadata(played: R
     assert card.data.license in (None, "mit")
     assert [result.dataset_name for result in card.data.eval_results] == ["cruxeval", one_line(HOSTILE)]
     assert card.data.eval_results[0].metric_args == {"problems": 48, "stderr": 0.0625}
-    assert "| cruxeval | all | pass\\@1 greedy | 0.2500 | 0.0625 | 48 |" in card.text
+    assert "| cruxeval | all | pass\\@1 greedy | 0.2500 | 0.0625 | 48 | as the run trains |" in card.text
     assert "<script>" not in card.text and "](javascript" not in card.text
+
+
+def test_scores_on_the_card_say_how_they_were_asked_for(played: Run, tmp_path: Path) -> None:
+    export_adapter(played, "t0-g0001", tmp_path / "out", merge=False)
+    card = ModelCard.load(tmp_path / "out" / "README.md")
+    for score, way in (("0.5000", "chat, 1,024 tokens"), ("0.2500", "completion, 512 tokens")):
+        assert f"| humaneval | all | pass\\@1 greedy | {score} | 0.0625 | 164 | {escaped(way)} |" in card.text
+    found = [(result.metric_value, (result.metric_args or {})["asked"]) for result in card.data.eval_results]
+    assert found == [(0.5, "chat, 1,024 tokens"), (0.25, "completion, 512 tokens")]
 
 
 def test_an_upload_is_one_commit_to_a_private_repository(run: Run, server: FakeHub, tmp_path: Path) -> None:

@@ -237,6 +237,22 @@ def test_newborns_have_the_generations_of_their_parents_behind_them(tmp_path):
     ]
 
 
+def test_scores_say_how_they_were_asked_for(tmp_path):
+    """`populora benchmark --style chat`, then `--style completion`: rows that differ in nothing else a reader could see."""
+    with made(tmp_path, "run", 2) as run:
+        for style, tokens in (("chat", 1024), ("completion", 512)):
+            place = f"benchmarks/humaneval/asked/generation=0001-{style}"
+            scores = tables.table([_scored("s0-g0001") | {"suite": "humaneval"}], tables.SCORES)
+            ref = run.write_table_at(f"{place}/scores.parquet", scores, tables.SCORES)
+            asked = {"question": {"style": style, "max_new_tokens": tokens, "attempts": 0, "temperature": 1.0}}
+            run.commit_benchmark(place.removeprefix("benchmarks/"), [], [ref], {}, asked, {})
+        found = gather(Run(run.store, "run")).tables["scores"].to_pylist()
+        page = report(run, tmp_path / "report.html").read_text()
+    ways = ["chat, 1,024 tokens", "completion, 512 tokens"]
+    assert sorted(row["question"] for row in found) == ways
+    assert all(f"<td>{way}</td>" in page for way in ways)
+
+
 @pytest.mark.parametrize(
     ("scores", "generation", "age"),
     [

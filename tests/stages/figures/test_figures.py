@@ -187,8 +187,8 @@ def test_complexity_columns_are_those_of_valid_programs(gathered):
 
 
 def test_scores_of_different_problems_are_in_panels_of_their_own():
-    def score(suite: str, problems: int, trained: int, value: float) -> dict[str, object]:
-        own = {"suite": suite, "problems": problems, "trained": trained, "score": value, "stderr": 0.01}
+    def score(suite: str, problems: int, trained: int, value: float, question: str = "") -> dict[str, object]:
+        own = {"suite": suite, "problems": problems, "trained": trained, "score": value, "stderr": 0.01, "question": question}
         return own | {"member_id": "s0", "role": "student", "group": "all", "measure": "pass@1 greedy"}
 
     once = [score("gsm8k", 900, 60, 0.3)]
@@ -204,6 +204,12 @@ def test_scores_of_different_problems_are_in_panels_of_their_own():
     assert [list(line[0].get_xdata()) for ax in (first, second) for line in ax.containers] == [[0, 20, 60], [0, 60]]
     assert "n = 800 (cruxeval), 120 (probe)." in plate.caption
     assert figures.benchmark(pa.Table.from_pylist(once)).figure is not None
+    ways = {"chat, 1,024 tokens": 0.3, "completion, 512 tokens": 0.1}
+    asked = [score("humaneval", 164, trained, at + trained / 1000, way) for way, at in ways.items() for trained in (0, 60)]
+    plate = figures.benchmark(pa.Table.from_pylist(asked))
+    assert [ax.get_title(loc="right") for ax in plate.figure.axes] == list(ways) == [panel.title for panel in plate.panels]
+    assert [panel.lines[0].y for panel in plate.panels] == [(30.0, 36.0), (10.0, 16.0)]
+    assert "n = 164 (humaneval; chat, 1,024 tokens), 164 (humaneval; completion, 512 tokens)." in plate.caption
 
 
 def test_difficulty_shows_the_first_and_the_last_scores_of_the_suite_that_was_scored_most():
