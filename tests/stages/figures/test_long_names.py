@@ -26,7 +26,7 @@ def _training(arms: Sequence[str]) -> Plate:
 
 
 def _forest(arms: Sequence[str]) -> Plate:
-    known = {"n": 2, "label": "exploratory", "difference": 0.1, "detectable": 0.2, "low": 0.0, "high": 0.2}
+    known = {"n": 2, "model": "m", "label": "exploratory", "difference": 0.1, "detectable": 0.2, "low": 0.0, "high": 0.2}
     return forest(pa.Table.from_pylist([known | {"first": arms[0], "second": arm} for arm in arms[1:]]), 0.05)
 
 
