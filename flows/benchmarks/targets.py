@@ -148,12 +148,16 @@ def of_completions(store: Store, file: Path, problems: list[Problem]) -> Benchma
         seen.add((name, attempt))
         unstated[name] += "attempt" not in row
         given.append(_given(who, problem, attempt, row, where))
+    greedy = {name for name, attempt in seen if attempt == 0}
+    if greedy and (without := [name for name in lines if name not in greedy]):
+        raise ConfigError(f"{file.name}: {without[0]!r} has no greedy attempt (attempt 0), and {min(greedy)!r} has one")
     absent = [name for name in known if not lines[name]]
     if absent:
         raise ConfigError(f"{file.name}: {len(absent)} problems have no completion, the first is {absent[0]!r}")
     run = Run(store, f"completions-{who.adapter_sha256[:12]}")
     # Earlier versions numbered the lines of such a file from 0: their answers stay apart.
-    return BenchmarkTarget(run, "samples" if sampled else "completions", RunConfig(), (who,), {}, given=tuple(given))
+    folder = "samples" if sampled and unstated.total() else "completions"
+    return BenchmarkTarget(run, folder, RunConfig(), (who,), {}, given=tuple(given))
 
 
 def _problem_of(row: dict[str, Any], known: Mapping[str, Problem], where: str) -> Problem:
@@ -168,7 +172,8 @@ def _given(who: Contestant, problem: Problem, attempt: int, row: dict[str, Any],
         if isinstance(row.get(name), str):
             if name == "completion" and problem.form not in PROGRAMS:
                 raise ConfigError(
-                    f"{where}: a `completion` continues code, and {problem.problem_id!r} asks for none; give `text`"
+                    f"{where}: a `completion` continues code, and {problem.problem_id!r} asks for none; give `text`, or "
+                    "`solution` for the answer alone"
                 )
             text = problem.program + row[name] if name == "completion" else row[name]
             return StoredCompletion(who, problem.problem_id, attempt, text, bare=name != "text")

@@ -72,7 +72,7 @@ def write_comparison(described: Experiment, file: Path, runs: Sequence[Planned],
     fine = [point for point in points if is_fine(point["group"]) and point["measure"] == rule.measure]
     wide = [point for point in points if not is_fine(point["group"])]
     contrasts = described.compared()
-    primary = _primary(described, {one.planned.arm for one in found if one.planned.run_id in late})
+    primary = _primary(described, found, {one.planned.arm for one in found if one.planned.run_id in late})
     compared = pa.concat_tables(
         differences(some, contrasts, budgets, primary, rule.alpha, rule.power)
         for some, budgets in ((wide, BUDGETS), (fine, (rule.budget,)))
@@ -118,11 +118,15 @@ def _began_before(found: Sequence[ComparedRun], registered: Registered) -> list[
     return [run_id for run_id, time in started.items() if time < registered.time]
 
 
-def _primary(described: Experiment, late: Collection[str]) -> dict[str, Any]:
-    """Return the keys of the confirmatory row; none can match if a run of its arms began before the file was committed."""
+def _primary(described: Experiment, found: Sequence[ComparedRun], late: Collection[str]) -> dict[str, Any]:
+    """Return the keys of the confirmatory row.
+
+    None can match if a run of its arms began before the file was committed, or if they began on several base models.
+    """
     rule = described.primary
     first, second = rule.contrast
-    if set(rule.contrast) & set(late):
+    models = {one.model for one in found if one.planned.arm in rule.contrast and one.model}
+    if set(rule.contrast) & set(late) or len(models) > 1:
         return {"first": ""}
     scope = {"first": first, "second": second, "what": "score", "measure": rule.measure, "group": rule.group}
     return scope | {"over": rule.over, "budget": rule.budget}

@@ -42,12 +42,15 @@ def primary_tiles(described: Experiment, rows: Sequence[Row], late: Sequence[str
     shown = [Html(f"<p>{escape(asked)}</p>")]
     for name, row in zip(contrasts(own), own, strict=True):
         shown += [Html(f"<p>{escape(name)}</p>")] if len(own) > 1 else []
-        shown.append(_primary_row(described, row, _label(own, late)))
-    return joined(shown)
+        shown.append(_primary_row(described, row))
+    said, pairs, planned = _label(own, late), sum(row["n"] for row in own), _planned_pairs(described)
+    if planned > pairs:
+        said += f" Only {pairs} of {planned} planned pairs are available: this result is not final."
+    return joined([*shown, Html(f"<p>{escape(said.strip())}</p>")] if said else shown)
 
 
-def _primary_row(described: Experiment, row: Row, label: str) -> Html:
-    """Return the tiles of a difference at the primary endpoint, and its verdict, to which `label` is added."""
+def _primary_row(described: Experiment, row: Row) -> Html:
+    """Return the tiles of a difference at the primary endpoint, and its verdict."""
     rule = described.primary
     first, second = rule.contrast
     tiles = [
@@ -57,18 +60,14 @@ def _primary_row(described: Experiment, row: Row, label: str) -> Html:
         tile("–" if row["p_t"] is None else f"p = {row['p_t']:.3g}", "paired t test", escape(_flip(row))),
         tile(_points(row["detectable"], None), "smallest detectable", escape(f"with power {rule.power:g}")),
     ]
-    said = _verdict(row, described) + label
-    planned = _planned_pairs(described)
-    if planned > row["n"]:
-        said += f" Only {row['n']} of {planned} planned pairs are available: this result is not final."
-    return Html(f'<div class="tiles">{joined(tiles)}</div><p>{escape(said)}</p>')
+    return Html(f'<div class="tiles">{joined(tiles)}</div><p>{escape(_verdict(row, described))}</p>')
 
 
 def _label(own: Sequence[Row], late: Sequence[str]) -> str:
     """Return why the rows of the primary endpoint are exploratory; empty if one is confirmatory."""
     if any(row["label"] == "confirmatory" for row in own):
         return ""
-    if len(own) > 1:
+    if len(own) > 1 and not late:
         return " The label is exploratory: the pairs have different base models, and each model is a test of its own."
     runs = f" ({', '.join(late[:6])}{' …' if len(late) > 6 else ''})" if late else ""
     return f" The label is exploratory: the current content of the file was not committed before these runs began{runs}."
@@ -81,8 +80,8 @@ def primary_line(described: Experiment, rows: Sequence[Row]) -> str:
     own = _primary_rows(described, rows)
     if not own:
         return f"{asked}: no seed has scores of both arms at an equal amount yet"
-    models = [f" on {row['model'][:8]}" if len(own) > 1 else "" for row in own]
-    return f"{asked}: {'; '.join(_found(row) + model for row, model in zip(own, models, strict=True))}"
+    models = [f"on {row['model'][:8]}: " if len(own) > 1 else "" for row in own]
+    return f"{asked}: {'; '.join(model + _found(row) for row, model in zip(own, models, strict=True))}"
 
 
 def _found(row: Row) -> str:

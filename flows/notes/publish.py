@@ -73,7 +73,7 @@ def publishing(run: Run, config: RunConfig, browser: str = "") -> Iterator[None]
     """Publish notes about the run while the block runs. `browser`: address of the artifact browser that notes link to."""
     base = _checked(browser)
     if os.environ.get(HERE):
-        notes: Following | None = AlarmMessages(run.run_id, Addresses(base) if base else None)
+        notes: Following = _alarms(run, base)
     else:
         notes = _notes(run, config, base)
     token = _CURRENT.set(notes)
@@ -83,8 +83,7 @@ def publishing(run: Run, config: RunConfig, browser: str = "") -> Iterator[None]
         patience = PATIENCE
     finally:
         _CURRENT.reset(token)
-        if notes is not None:
-            notes.close(patience)
+        notes.close(patience)
 
 
 @contextmanager
@@ -199,13 +198,17 @@ class Notes:
         emit_event("populora.generation.completed", resource, payload=said | done)
 
 
-def _notes(run: Run, config: RunConfig, browser: str) -> Notes | None:
-    """Return the publisher of a run; None, with a warning, if the process that writes its notes cannot be started."""
+def _notes(run: Run, config: RunConfig, browser: str) -> Following:
+    """Return the publisher of a run; of alarms alone, with a warning, if the process that writes its notes cannot be started."""
     try:
         return Notes(run, config, browser)
     except NotesNotWritten as error:
         _LOG.warning("run %s: notes are not published (%s); the run continues", run.run_id, error)
-        return None
+        return _alarms(run, browser)
+
+
+def _alarms(run: Run, browser: str) -> AlarmMessages:
+    return AlarmMessages(run.run_id, Addresses(browser) if browser else None)
 
 
 def progress_of(generation: int | None, stage: str, reading: Reading | None, planned: int) -> tuple[float, str]:

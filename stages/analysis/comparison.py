@@ -88,8 +88,7 @@ def differences(
     """Return DIFFERENCES of every contrast, measure, group, summary over members, base model and budget.
 
     Each is taken at the largest amount of the budget that both runs of a pair reached. The row that equals `primary` in all its
-    keys is confirmatory; where the pairs of the primary contrast have several base models, there are several such rows and none
-    is. Runs of different base models, or scored on different problems, do not form a pair. Nor does a run
+    keys is confirmatory. Runs of different base models, or scored on different problems, do not form a pair. Nor does a run
     with no score after training; and a pair is left out where that amount lies before the first trained state of one run: what
     happens between the start and that state is unknown, and a straight line would understate it. Metrics have one state, the
     end of the run, so their pairs are runs of equally many generations. The best or worst members of runs form a pair only if
@@ -106,10 +105,8 @@ def differences(
             for budget in budgets if what == "score" else ("generations",):
                 row = _difference(own, scope | {"model": model, "budget": budget}, alpha, power)
                 if row is not None:
-                    rows.append(row | {"label": "exploratory"})
-    confirmatory = [place for place, row in enumerate(rows) if all(row[key] == value for key, value in primary.items())]
-    if len(confirmatory) == 1:
-        rows[confirmatory[0]] |= {"label": "confirmatory"}
+                    confirmatory = all(row[key] == value for key, value in primary.items())
+                    rows.append(row | {"label": "confirmatory" if confirmatory else "exploratory"})
     return pa.Table.from_pylist(rows, schema=DIFFERENCES)
 
 

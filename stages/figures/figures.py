@@ -81,13 +81,13 @@ def reward_distribution(samples: pa.Table) -> Plate:
             name = f"generations {chosen[0]} to {chosen[-1]}" if len(chosen) > 1 else f"generation {chosen[0]}"
             clusters = _reward_bars(ax, rows, place, ROLE[role], name)
             counts.append(f"{clusters:,} {'prompts' if role == 'teacher' else 'tasks'} ({rows.num_rows:,} samples)")
-        label(ax, "samples (%)", "reward")
+        label(ax, "mean share of samples (%)", "reward")
         ax.set_title(f"{role}s", fontsize=SMALL, color=INK, loc="right")
         legend(ax, 2)
     caption = (
-        "Share of samples by reward, first and last third of the run, in bins 0.25 wide; rewards outside the axis are counted in "
-        "the end bins. Samples of one prompt or task count as one observation. Bars are ±1 standard error over prompts of "
-        f"teachers and tasks of students; n = {', '.join(counts)}."
+        "Mean over prompts (teachers) or tasks (students) of the share of their samples by reward, first and last third of the "
+        "run, in bins 0.25 wide; rewards outside the axis are counted in the end bins. Bars are ±1 standard error over prompts "
+        f"or tasks; n = {', '.join(counts)}."
     )
     return Plate(plate.name, plate.question, caption, plate.tables, figure)
 

@@ -118,7 +118,8 @@ def test_servers_with_modules_that_never_start_are_no_verdict(tmp_path: Path, mo
         assert texts(sandbox.run(ADD[:4])) == SUMS[:4]
         with pytest.raises(SandboxUnavailable, match="workers ended one after another"):
             list(sandbox.run([Job("import math\ndef f():\n    return math.floor(1.5)", "", False), *ADD[4:8], slow, *ADD[8:12]]))
-        assert texts(sandbox.run(ADD[:4])) == SUMS[:4]
+        named = Job('def f():\n    raise type("the program\'s server ended", (Exception,), {})()', "", False)
+        assert texts(sandbox.run([*ADD[:4], named])) == [*SUMS[:4], None]
 
 
 def templates(pid: int) -> list[int]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from stages.core.values.canonical import canonical, parse_arguments
+from stages.core.values.canonical import canonical, parse_arguments, respelled_arguments
 
 HELD_OUT = "held_out"
 """The gate that is always on: the program belongs to a suite that the run keeps out. A run may not train on what scores it."""
@@ -45,8 +45,8 @@ def ignores_input(row: Mapping[str, Any]) -> bool:
 
 
 def identity(row: Mapping[str, Any]) -> bool:
-    """Stop a task where every output equals its input, or the tuple of its inputs."""
-    return all(value in _values_of(given) for given, value in zip(row["inputs"], row["values"], strict=True))
+    """Stop a task where every output equals its input, or the tuple of its inputs if there are several."""
+    return all(_returned(given) == value for given, value in zip(row["inputs"], row["values"], strict=True))
 
 
 def verbatim_output(row: Mapping[str, Any]) -> bool:
@@ -56,14 +56,15 @@ def verbatim_output(row: Mapping[str, Any]) -> bool:
 
 
 def quoted_input(row: Mapping[str, Any]) -> bool:
-    """Stop a deduction or abduction task whose input appears in a comment or docstring of the program, or that has none.
+    """Stop a deduction or abduction task whose input appears in a comment or docstring of the program.
 
-    Only as a whole: `1` does not appear in `128`.
+    Only as a whole: `1` does not appear in `128` or `-1`. A task without an input is stopped, too.
     """
     if row["kind"] == "induction":
         return False
     asides = " ".join(found[0] for found in _ASIDE.finditer(row["program"]) if not found["text"]).replace('"', "'")
-    return any(_as_a_whole(_squeeze(given)).search(asides) for given in row["inputs"])
+    spelled = [text for given in row["inputs"] for text in (_squeeze(given), _squeeze(respelled_arguments(given)))]
+    return not all(spelled) or (bool(asides) and any(_as_a_whole(text).search(asides) for text in spelled))
 
 
 def repeated(row: Mapping[str, Any]) -> bool:
@@ -79,17 +80,17 @@ def telling_message(row: Mapping[str, Any]) -> bool:
     return row["kind"] == "induction" and any(len(text) >= 3 and text in message for text in body + hidden)
 
 
-def _values_of(arguments: str) -> tuple[str, ...]:
-    """Return the canonical texts of what `return x` and `return a, b` give for these arguments."""
+def _returned(arguments: str) -> str:
+    """Return the canonical text of what `return x` gives for one argument, and `return a, b` for two."""
     values = parse_arguments(arguments)
-    return (canonical(values), *(canonical(value) for value in values if len(values) == 1))
+    return canonical(values[0] if len(values) == 1 else values)
 
 
 def _as_a_whole(squeezed: str) -> re.Pattern[str]:
     """Return what finds the text with any white space in it, and not inside a longer word or number."""
     spaced = r"\s*+".join(map(re.escape, squeezed))
     return re.compile(
-        (r"(?<![\w.])" if squeezed[:1].isalnum() else "") + spaced + (r"(?!\w|\.\d)" if squeezed[-1:].isalnum() else "")
+        (r"(?<![\w.-])" if squeezed[:1].isalnum() else "") + spaced + (r"(?!\w|\.\d)" if squeezed[-1:].isalnum() else "")
     )
 
 

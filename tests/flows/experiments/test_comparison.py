@@ -171,7 +171,7 @@ def test_pairs_of_two_base_models_are_two_tests_and_none_is_confirmatory() -> No
     models = {0: "1" * 64, 1: "1" * 64, 2: "2" * 64}
     better = {0: 0.1, 1: 0.2, 2: -0.5}
     points = [point(arm, seed, 500, 0.5 + better[seed] * (arm == "a"), models[seed]) for arm in "ab" for seed in models]
-    table = differences(points, [("a", "b")], ["generations"], {"first": "a", "second": "b"}, 0.05, 0.8)
+    table = differences(points, [("a", "b")], ["generations"], {"first": ""}, 0.05, 0.8)
     found = [(row["model"], row["seeds"], row["difference"], row["label"]) for row in table.to_pylist()]
     assert found == [
         ("1" * 64, [0, 1], pytest.approx(0.15), "exploratory"),
@@ -179,11 +179,11 @@ def test_pairs_of_two_base_models_are_two_tests_and_none_is_confirmatory() -> No
     ]
     described, rows = Experiment.model_validate(SOME), table.to_pylist()
     assert primary_line(described, rows) == (
-        "a minus b, all problems, at equal generations: +15.00 ± 5.00 points over 2 seeds, p = 0.205 (exploratory) on 11111111; "
-        "-50.00 points over 1 seed (exploratory) on 22222222"
+        "a minus b, all problems, at equal generations: on 11111111: +15.00 ± 5.00 points over 2 seeds, p = 0.205 (exploratory); "
+        "on 22222222: -50.00 points over 1 seed (exploratory)"
     )
     tiles, listed = primary_tiles(described, rows, []), differences_table(rows)
-    assert tiles.count("each model is a test of its own") == 2 and "was not committed" not in tiles
+    assert tiles.count("each model is a test of its own") == 1 and "was not committed" not in tiles and "not final" not in tiles
     for name in ("a − b on 11111111", "a − b on 22222222"):
         assert name in tiles and name in listed
     marks = [text.get_text() for text in forest(table, 0.05).figure.axes[0].get_yticklabels()]

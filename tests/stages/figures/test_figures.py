@@ -113,7 +113,7 @@ def test_rewards_of_one_task_are_one_observation_and_none_is_off_the_axis():
     assert (line.y[0], line.y[-1]) == (37.5, 62.5) and sum(line.y) == 100 and set(line.n) == {4}
     np.testing.assert_allclose((line.error[0], line.error[-1]), (error, error))
     assert "rewards outside the axis are counted in the end bins" in plate.caption
-    assert plate.caption.endswith("±1 standard error over prompts of teachers and tasks of students; n = 4 tasks (8 samples).")
+    assert plate.caption.endswith("±1 standard error over prompts or tasks; n = 4 tasks (8 samples).")
 
 
 def test_captions_say_no_temperature_and_no_part_of_a_cell_that_is_not_measured(plates):

@@ -68,6 +68,8 @@ def test_a_hidden_output_in_the_message_is_stopped_and_a_shown_one_is_not() -> N
         ("return x.replace(' ', '')", "'a b c'", "'abc'", False),
         ("return x.strip()", "' ab '", "'ab'", False),
         ("return [x]", "5", "[5]", False),
+        ("return (x,)", "5", "(5,)", False),
+        ("return a, b", "1, 'c'", "(1, 'c')", True),
     ],
 )
 def test_identity_compares_values_and_not_their_texts(program: str, given: str, got: str, stopped: bool) -> None:
@@ -87,6 +89,10 @@ def test_a_mark_of_a_comment_inside_a_string_begins_none(program: str, stopped: 
         ("# 128 slots", "1", False),
         ("# of 1.5 each", "1", False),
         ("# Step 1: sort", "1", True),
+        ("# returns -1", "1", False),
+        ("# f(5)", "5,", True),
+        ("# f(5)", "0x5", True),
+        ("", "", True),
         ("# returns 1.", "1", True),
         ("# f([1,  2]) gives 3", "[1, 2]", True),
         ("x = '# 1'", "1", False),
