@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoModelForCausalLM
 
 from stages.core.engines import decoding
 from stages.core.engines.hf_engine import HFEngine, load_model
@@ -384,21 +384,3 @@ def test_rows_of_a_prompt_give_what_they_give_alone(
         kept = completion.token_ids[: len(text)]
         assert kept == alone.token_ids[: len(kept)] and len(kept) == len(text)
         np.testing.assert_allclose(completion.logprobs, alone.logprobs[: len(completion.logprobs)], atol=2e-5)
-
-
-def test_a_window_inside_the_sliding_one_gives_what_full_attention_does() -> None:
-    """The engine builds its own masks: a model whose layers slide must use them."""
-    sizes = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    sizes |= {"num_key_value_heads": 1, "max_position_embeddings": 64, "attention_dropout": 0.0}
-    found, scores = [], []
-    for kind in ({}, {"use_sliding_window": True, "sliding_window": 40, "max_window_layers": 1}):
-        torch.manual_seed(0)
-        made = attach(Qwen2ForCausalLM(Qwen2Config(**sizes, **kind)), TARGETS, 2, 4, 1, 40)
-        adapters = {"a": random_weights(made, 0)}
-        found.append(
-            HFEngine(made, Letters(), adapters, window=40).generate([Request((3, 4, 5), "a", seed, 30) for seed in range(4)], 1.0)
-        )
-        made.load([adapters["a"]])
-        with torch.no_grad(), made.routed((1,)):
-            scores.append(made.model(torch.tensor([[3, *found[0][0].token_ids]]), use_cache=False).logits)
-    assert found[0] == found[1] and torch.equal(*scores)

@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from stages.core import tables
 from stages.core.engines.agreement import BOUNDS, Disagreement, check_agreement
@@ -18,7 +17,7 @@ from stages.core.lora.adapter import Adapter
 from stages.core.lora.adapter_files import weights_sha256
 from stages.core.training.grouped_lora import GroupedLoRA, attach
 from stages.core.training.loss import Objective
-from stages.core.training.packing import MicroBatch, pack_rows
+from stages.core.training.packing import MicroBatch
 from stages.core.training.settings import Settings
 from stages.core.training.torch_trainer import TorchTrainer
 from tests.stages.core.engines.test_hf_engine import Letters
@@ -385,21 +384,3 @@ def test_the_same_update_twice_is_the_same_bit_for_bit(adapters: dict[str, Adapt
     for name in adapters:
         assert first[name].metrics == second[name].metrics
         assert weights_sha256(first[name].adapter.weights) == weights_sha256(second[name].adapter.weights)
-
-
-def test_layers_that_slide_further_than_any_text_change_no_gradient() -> None:
-    """Their row is longer than their window: they must see the row's own mask, not positions behind one another."""
-    sizes = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    sizes |= {"num_key_value_heads": 1, "max_position_embeddings": 64, "attention_dropout": 0.0}
-    found = []
-    for kind in ({}, {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 0}):
-        torch.manual_seed(0)
-        lora = attach(Qwen2ForCausalLM(Qwen2Config(**sizes, **kind)), TARGETS, 2, 4, 1, 16)
-        adapters = {"s0": Adapter(random_weights(lora, 0), {}, 0)}
-        samples = sample_rows(adapters, attempts=12)
-        rows = pack_rows([0] * len(samples), samples["prompt_ids"].to_pylist(), samples["completion_ids"].to_pylist(), 1024)
-        assert max(row.length for row in rows) > 2 * 16
-        gradients, _ = TorchTrainer(lora, PAD, SETTINGS).gradients(adapters, samples, {"s0": 100})
-        found.append(gradients["s0"].values)
-    assert found[0].keys() == found[1].keys()
-    assert all(np.array_equal(found[0][name], found[1][name]) for name in found[0])
