@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from flows.config import with_defaults
 from flows.monitoring.run_tables import RunTables
-from flows.run.history import population_age, question_of
+from flows.run.history import OWN_WAY, population_age, question_of
 from flows.run.manifest import Manifest, Ref
 from flows.run.run import Run
 from flows.storage import Damaged, NotStored, decode_table
@@ -22,7 +22,6 @@ from stages.core.tables import SCORES
 MAIN = "pass@1 greedy"
 LARGEST = 200_000  # answers of one benchmark, up to which runs are paired: they need them in memory
 KEPT = 512
-OWN_WAY = "as its configuration says"
 
 
 @dataclass(frozen=True)

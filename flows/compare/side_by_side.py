@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from flows.compare.best_members import BestMember, best_members
 from flows.compare.costs import CostRow, SideCost, cost_of, cost_rows, spent
-from flows.compare.scores import OWN_WAY, MeanScore, PairedScores, ScoredState, ScoreReader, on_the_same_problems, scored_states
+from flows.compare.scores import MeanScore, PairedScores, ScoredState, ScoreReader, on_the_same_problems, scored_states
 from flows.compare.settings_diff import SettingsDiff, diff, flat
 from flows.config import identity, with_defaults
 from flows.monitoring.players import players
@@ -22,6 +22,7 @@ from flows.monitoring.run_state import RunState, StateReader
 from flows.monitoring.run_tables import RunTables
 from flows.monitoring.start_score import unscored_start
 from flows.monitoring.status import after, stage_text
+from flows.run.history import OWN_WAY
 from flows.run.manifest import Json, digest
 from flows.run.planned import planned_generations
 from flows.stages import STAGE_NAMES

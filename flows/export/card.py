@@ -12,6 +12,7 @@ from typing import Any
 
 from flows.export.base_model import BaseModel
 from flows.export.markdown import block, code, escaped, leak_warning, one_line, table
+from flows.run.history import OWN_WAY
 from flows.run.leaking import warning
 from flows.run.lineage import Json, Lineage, generation_of
 from flows.run.manifest import sha256_hex
@@ -352,7 +353,7 @@ def _scores(scores: list[Json]) -> str:
             f"{row['score']:.4f}",
             "–" if row["stderr"] is None else f"{row['stderr']:.4f}",
             str(row["problems"]),
-            escaped(row["question"] or "as the run trains"),
+            escaped(row["question"] or OWN_WAY),
         ]
         for row in scores
     ]

@@ -10,6 +10,7 @@ from flows.monitoring.run_tables import RunTables
 from flows.pages.library import Library
 from flows.pages.outlined import member_figure, ratings_figure
 from flows.pages.pedigree import Node, Pedigree
+from flows.run.history import OWN_WAY, question_of
 from flows.run.manifest import Json, Ref, folder_of
 from flows.run.planned import planned_generations
 from flows.run.run import ADAPTER_FILES, Retired, Run
@@ -168,13 +169,13 @@ def _ratings(watch: RunTables, member_id: str) -> list[Json]:
 
 
 def _scores(run: Run, watch: RunTables, adapter_id: str) -> list[dict[str, Any]]:
-    """Return the benchmark scores of these weights."""
+    """Return the benchmark scores of these weights, each with how the suite was asked."""
     inside = [one for number in watch.generations for one in watch.manifests(number) if one.stage == "benchmark"]
-    refs = {ref.uri: ref for one in reversed([*inside, *run.history.benchmarks()]) for ref in one.outputs}
+    refs = {ref.uri: (ref, question_of(one)) for one in reversed([*inside, *run.history.benchmarks()]) for ref in one.outputs}
     found = []
-    for uri, ref in reversed(refs.items()):
+    for uri, (ref, question) in reversed(refs.items()):
         if uri.endswith("/scores.parquet"):
             table = run.read_table(ref, "scores")
             rows = table.filter(pc.equal(table["adapter_id"], adapter_id)).to_pylist()
-            found += [row | {"uri": uri} for row in rows if " band " not in row["group"]]
+            found += [row | {"uri": uri, "question": question or OWN_WAY} for row in rows if " band " not in row["group"]]
     return found

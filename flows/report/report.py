@@ -17,6 +17,7 @@ from flows.report.report_data import RunData, gather
 from flows.report.report_figures import EVERY, LEARNING, MACHINE, POPULATION, TASKS, Draw, picture
 from flows.report.report_page import ArtifactLinks, Html, details, escape, joined, note, page, table, tile
 from flows.report.report_tasks import samples
+from flows.run.history import OWN_WAY
 from flows.run.leaking import warning
 from flows.run.manifest import folder_of
 from flows.run.run import Run
@@ -202,7 +203,7 @@ def _scores(run: RunData, links: ArtifactLinks) -> Html:
     rows = [
         [
             links(row["uri"], row["suite"]),
-            escape(row["question"] or "–"),
+            escape(row["question"] or OWN_WAY),
             escape(row["trained"]),
             escape(row["member_id"]),
             escape(row["measure"]),

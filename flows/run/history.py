@@ -72,6 +72,10 @@ def population_age(scores: str, generation: int | None) -> int | None:
     return int(number) + 1 if number == "-1" or (head != number and number.isdecimal()) else None
 
 
+OWN_WAY = "as its configuration says"
+"""How a suite was asked that `question_of` says nothing of."""
+
+
 def question_of(manifest: Manifest) -> str:
     """Return how a public suite was asked, such as "chat, 1,024 tokens"; empty for the project's own, asked as the run trains.
 

@@ -9,9 +9,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from stages.core.values.canonical import canonical, parse_arguments, respelled_arguments
+from stages.core.values.literal_tokens import LiteralError
 
 HELD_OUT = "held_out"
 """The gate that is always on: the program belongs to a suite that the run keeps out. A run may not train on what scores it."""
+
+SHORT = 32
+"""Letters of an input that may be part of a longer number or word by chance. Longer ones are looked for in linear time."""
 
 Gate = Callable[[Mapping[str, Any]], bool]
 """A row of TASKS with status valid -> whether the gate stops it."""
@@ -64,7 +68,7 @@ def quoted_input(row: Mapping[str, Any]) -> bool:
         return False
     asides = " ".join(found[0] for found in _ASIDE.finditer(row["program"]) if not found["text"]).replace('"', "'")
     spelled = [text for given in row["inputs"] for text in (_squeeze(given), _squeeze(respelled_arguments(given)))]
-    return not all(spelled) or (bool(asides) and any(_as_a_whole(text).search(asides) for text in spelled))
+    return not all(spelled) or any(_stands_in(text, asides) for text in spelled)
 
 
 def repeated(row: Mapping[str, Any]) -> bool:
@@ -82,12 +86,19 @@ def telling_message(row: Mapping[str, Any]) -> bool:
 
 def _returned(arguments: str) -> str:
     """Return the canonical text of what `return x` gives for one argument, and `return a, b` for two."""
-    values = parse_arguments(arguments)
+    try:
+        values = parse_arguments(arguments)
+    except LiteralError:
+        return ""
     return canonical(values[0] if len(values) == 1 else values)
 
 
+def _stands_in(squeezed: str, text: str) -> bool:
+    """Return whether the text holds this one, with any white space in it; a short one not inside a longer word or number."""
+    return squeezed in _squeeze(text) and (len(squeezed) > SHORT or _as_a_whole(squeezed).search(text) is not None)
+
+
 def _as_a_whole(squeezed: str) -> re.Pattern[str]:
-    """Return what finds the text with any white space in it, and not inside a longer word or number."""
     spaced = r"\s*+".join(map(re.escape, squeezed))
     return re.compile(
         (r"(?<![\w.-])" if squeezed[:1].isalnum() else "") + spaced + (r"(?!\w|\.\d)" if squeezed[-1:].isalnum() else "")

@@ -231,7 +231,7 @@ def test_hostile_names_in_a_run_stay_text_in_the_card_and_its_metadata(played: R
     assert card.data.license in (None, "mit")
     assert [result.dataset_name for result in card.data.eval_results] == ["cruxeval", one_line(HOSTILE)]
     assert card.data.eval_results[0].metric_args == {"problems": 48, "stderr": 0.0625}
-    assert "| cruxeval | all | pass\\@1 greedy | 0.2500 | 0.0625 | 48 | as the run trains |" in card.text
+    assert "| cruxeval | all | pass\\@1 greedy | 0.2500 | 0.0625 | 48 | as its configuration says |" in card.text
     assert "<script>" not in card.text and "](javascript" not in card.text
 
 

@@ -74,8 +74,8 @@ def azr(read: Callable[[str], object]) -> Callable[[str], None]:
 
 
 def gated(text: str) -> None:
-    row = {"program": f"def f({text}):\n    {text}", "inputs": [text], "outputs": [text], "values": [text, "1"], "message": text}
-    row |= {"duplicate": False}
+    row: dict[str, object] = {key: [text, "1"] for key in ("inputs", "outputs", "values")}
+    row |= {"program": f"def f({text}):\n    {text}", "message": text, "duplicate": False}
     for gate in gates.GATES.values():
         gate(row | {"kind": "induction"})
         gate(row | {"kind": "deduction"})
