@@ -8,8 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from stages.core.values.canonical import canonical, parse_arguments, respelled_arguments
-from stages.core.values.literal_tokens import LiteralError
+from stages.core.values.canonical import LiteralError, canonical, parse_arguments, respelled_arguments
 
 HELD_OUT = "held_out"
 """The gate that is always on: the program belongs to a suite that the run keeps out. A run may not train on what scores it."""
