@@ -3,6 +3,8 @@
 import os
 import signal
 import sys
+from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -63,23 +65,38 @@ def test_it_answers_as_an_engine_in_this_process(backend: Backend) -> None:
 
 def test_an_engine_elsewhere_makes_room_for_what_a_benchmark_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first order, which describes the engine, names no adapters and starts it."""
-    vllm_engine = pytest.importorskip("stages.core.engines.vllm_engine")
     started: list[int] = []
-    monkeypatch.setattr(vllm_engine, "VLLMEngine", lambda path, limits, *_: started.append(limits.max_adapters) or Standing())
+    vllm = SimpleNamespace(
+        EngineLimits=Limits, VLLMEngine=lambda path, limits, *_: started.append(limits.max_adapters) or Standing(), on_cuda=bool
+    )
+    monkeypatch.setitem(sys.modules, "stages.core.engines.vllm_engine", vllm)  # the real one needs vLLM
     monkeypatch.setattr("flows.backend.find_spec", lambda name: object())
     monkeypatch.setattr(Backend, "engine_version", lambda self: {})
-    asking, vllm = Backend(CONFIG), apply({"model": {"rank": 4}, "engine": {"kind": "vllm"}, "threads": 1}, [])
+    config = apply({"model": {"rank": 4}, "engine": {"kind": "vllm", "python": sys.executable}, "threads": 1}, [])
     served = Served(Backend)
     monkeypatch.setattr(Workers, "ask", lambda self, order, *_: served.answer(order))
-    there = EngineElsewhere(vllm, asking.tokenizer, expected=11)
-    there.close()
-    assert started == [11] and vllm.served == 8
+    EngineElsewhere(config, Backend(CONFIG).tokenizer, expected=11).close()
+    assert started == [11] and config.served == 8
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What vLLM reserves."""
+
+    rank: int
+    alpha: float
+    max_adapters: int
+    window: int
+    max_rows: int = 0
+    memory_share: float = 0.0
+    dtype: str = ""
+    compile: bool = True
 
 
 class Standing:
     """In the place of vLLM's engine."""
 
-    window, ends, version = 8, frozenset[int](), "none"
+    window, ends = 8, frozenset[int]()
 
     def wake(self) -> None: ...
 
