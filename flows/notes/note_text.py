@@ -60,7 +60,7 @@ class NoteData:
 def generation_note(told: NoteData) -> str:
     """Return the summary of one generation."""
     parts = [
-        f"# {told.run_id}, generation {told.generation} of {told.planned}",
+        f"# {told.run_id}, generation {told.generation} ({told.generation + 1} of {told.planned})",
         _links(told),
         _forms(told),
         *(f"> **Alarm** {markdown_line(str(alarm))}" for alarm in told.alarms),

@@ -217,7 +217,9 @@ def progress_of(generation: int | None, stage: str, reading: Reading | None, pla
     if generation is None:
         return 0.0, f"{stage}{within}"
     stages = STAGE_NAMES.index(stage) + (0.0 if reading is None else reading.share)
-    return (generation + stages / len(STAGE_NAMES)) / planned, f"{stage} of generation {generation} of {planned}{within}"
+    return (
+        generation + stages / len(STAGE_NAMES)
+    ) / planned, f"{stage} of generation {generation} ({generation + 1} of {planned}){within}"
 
 
 def _checked(browser: str) -> str:

@@ -5,6 +5,7 @@
 
 import os
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from prefect.client.orchestration import get_client
@@ -42,6 +43,8 @@ TEMPLATE: dict[str, Any] = {
 """How our pools start a run. Prefect's own template lets each run set its command, environment and folder. Ours has no
 variables, so the server refuses a run that sets any, and a worker has nowhere to put them (not even `env`: a dictionary there
 would be merged with the run's)."""
+OUTLIVES_SERVER = timedelta(minutes=20)
+"""A worker ends by itself, with its runs, when the server is away for a quarter of an hour; some minutes are added to that."""
 NIGHTLY = "0 3 * * *"
 SLUG = "nightly"
 DEFAULT_PRESET = "quickstart"
@@ -66,12 +69,17 @@ def deploy(store: str, timezone: str = "UTC") -> list[str]:
     return [f"{deployment.flow_name}/{deployment.name}" for deployment in made]
 
 
-def workers_online() -> bool:
-    """Return whether any machine takes work from our pools at this moment."""
+def workers_heard(own: str = "", within: timedelta = OUTLIVES_SERVER) -> bool:
+    """Return whether a worker of our pools may be alive: it was heard within `within`. `own` names one that is known not to run.
+
+    A server that was away cannot tell from a worker's silence whether it works: its runs live on without the server.
+    """
     with get_client(sync_client=True) as client:
         known = {pool.name for pool in client.read_work_pools()}
         workers = [worker for pool in POOLS if pool in known for worker in client.read_workers_for_work_pool(pool)]
-    return any(worker.status == "ONLINE" for worker in workers)
+    since = datetime.now(UTC) - within
+    heard = [worker.last_heartbeat_time for worker in workers if worker.name != own]
+    return any(last is not None and last > since for last in heard)
 
 
 def local_timezone() -> str:

@@ -7,6 +7,7 @@ machine has a GPU if the pool requires one. It ends by itself when the server is
 started again. A thread next to it cleans up after lost runs.
 """
 
+import argparse
 import os
 import signal
 import subprocess
@@ -151,15 +152,19 @@ def _refresh_forms() -> None:
             faulty = fault
 
 
-def setup(store: str, make_bucket: bool = False) -> int:
-    """Create pools, queues, deployments, schedule and automation on the environment's server; the bucket on request."""
+def setup(store: str, make_bucket: bool = False, own_worker: str = "") -> int:
+    """Create pools, queues, deployments, schedule and automation on the environment's server; the bucket on request.
+
+    Runs that seem to be running are marked as crashed at once where no worker can be alive; `own_worker` names one that cannot.
+    Where one can, the sweep next to it finds those that have stopped reporting.
+    """
     prefect_api.require(os.environ.get("PREFECT_API_URL", "http://127.0.0.1:4200/api"))
     from flows.execution import flow_cleanup
     from flows.prefect_ops import deployments
 
     if make_bucket and isinstance(place := open_store(store), S3Store):
         place.make_bucket()
-    lost = flow_cleanup.sweep(list(deployments.POOLS), nobody_works=not deployments.workers_online())
+    lost = flow_cleanup.sweep(list(deployments.POOLS), nobody_works=not deployments.workers_heard(own_worker))
     if lost:
         print(f"{lost} runs were running when the server stopped; they are marked as crashed and can be retried")
     for name in deployments.deploy(store, deployments.local_timezone()):
@@ -168,6 +173,10 @@ def setup(store: str, make_bucket: bool = False) -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] != ["setup"] or sys.argv[3:] not in ([], ["--make-bucket"]) or len(sys.argv) < 3:
-        sys.exit("usage: python -m flows.prefect_ops.pool_worker setup STORE [--make-bucket]")
-    sys.exit(setup(sys.argv[2], sys.argv[3:] == ["--make-bucket"]))
+    parser = argparse.ArgumentParser(prog="python -m flows.prefect_ops.pool_worker")
+    inputs = parser.add_subparsers(required=True).add_parser("setup", help="create the pools and deployments")
+    inputs.add_argument("store", metavar="STORE")
+    inputs.add_argument("--make-bucket", action="store_true")
+    inputs.add_argument("--own-worker", default="", metavar="NAME", help="a worker that is not running yet")
+    arguments = parser.parse_args()
+    sys.exit(setup(arguments.store, arguments.make_bucket, arguments.own_worker))

@@ -31,6 +31,8 @@ from flows.program import CALLED, called, program
 from flows.servers import gate, login_link
 
 HOME = PROJECT / ".cache" / "serve"
+WORKER = "serve"
+"""Name of its worker, which ends with the server."""
 START_SECONDS = 400.0
 WATCH_SECONDS = 1.0
 PATIENCE = {"worker": 16.0, "browser": 4.0, "server": 10.0}
@@ -126,11 +128,12 @@ def _bring_up(plan: ServeOptions, running: list[supervised.Child]) -> None:
     running.append(supervised.start("server", server, variables, logs / "server.log"))
     _wait_for_server(plan, running[0])
     (plan.home / "prefect-version").write_text(prefect_api.installed_version())
-    setup = supervised.start(
-        "setup", [python, "-m", "flows.prefect_ops.pool_worker", "setup", plan.store], variables, logs / "setup.log"
-    )
-    _wait_for_setup(setup)
-    for name, words in (("worker", ["worker", "cpu"]), ("browser", ["browse", "--port", str(plan.browser_port)])):
+    command = [python, "-m", "flows.prefect_ops.pool_worker", "setup", plan.store, "--own-worker", WORKER]
+    _wait_for_setup(supervised.start("setup", command, variables, logs / "setup.log"))
+    for name, words in (
+        ("worker", ["worker", "cpu", "--name", WORKER]),
+        ("browser", ["browse", "--port", str(plan.browser_port)]),
+    ):
         more = ["--store", plan.store, "--host", plan.host] if name == "browser" else []
         command = [python, "-m", "flows.cli", *words, *more]
         running.append(supervised.start(name, command, variables, logs / f"{name}.log"))

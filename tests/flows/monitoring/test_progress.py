@@ -152,8 +152,8 @@ def test_a_reading_as_text() -> None:
 def test_the_progress_note_says_the_same() -> None:
     assert progress_of(None, "start", READING, 4) == (0.0, f"start: {READING}")
     share, what = progress_of(1, "propose", READING, 4)
-    assert (share, what) == ((1 + (1 + 3 / 48) / 10) / 4, f"propose of generation 1 of 4: {READING}")
-    assert progress_of(1, "propose", None, 4) == ((1 + 1 / 10) / 4, "propose of generation 1 of 4")
+    assert (share, what) == ((1 + (1 + 3 / 48) / 10) / 4, f"propose of generation 1 (2 of 4): {READING}")
+    assert progress_of(1, "propose", None, 4) == ((1 + 1 / 10) / 4, "propose of generation 1 (2 of 4)")
 
 
 def test_progress_crosses_the_border_of_the_worker(tmp_path: Path) -> None:

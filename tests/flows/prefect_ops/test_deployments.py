@@ -180,6 +180,20 @@ def test_the_store_of_a_form_that_no_worker_writes_cannot_be_changed(flow: Any) 
 
 
 @pytest.mark.flow
+def test_a_worker_of_which_the_server_heard_lately_may_be_alive_unless_it_is_its_own() -> None:
+    from prefect.client.orchestration import get_client
+
+    deployments.deploy("/tmp/a")
+    assert not deployments.workers_heard(within=timedelta(0))  # whatever other tests have left
+    with get_client(sync_client=True) as client:
+        for name in ("serve", "elsewhere"):
+            response = client.request("POST", "/work_pools/cpu/workers/heartbeat", json={"name": name})
+            response.raise_for_status()
+            assert deployments.workers_heard("serve") == (name == "elsewhere")
+        assert deployments.workers_heard() and not deployments.workers_heard(within=timedelta(0))
+
+
+@pytest.mark.flow
 def test_deploying_twice_makes_each_deployment_once_with_its_schedule_and_its_queue() -> None:
     from prefect.client.orchestration import get_client
 
