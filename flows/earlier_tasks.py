@@ -18,7 +18,7 @@ def references_of(io: StageIO, config: RunConfig, backend: Backend, teachers: li
     if not config.propose.mixed_references:
         return buffers_of(io, config, backend, teachers)
     rule, stored = config.propose, backend.earlier.stored(io)
-    mixed = mixed_tasks(list(recent(io)))
+    mixed = mixed_tasks(list(recent(io)), config.solve.mixed_rate)
     return stored.mixed_snapshots(rule.buffer_size, teachers, rule.buffer == "own", mixed, rule.references)
 
 
@@ -34,7 +34,7 @@ def posed_again(io: StageIO, config: RunConfig, backend: Backend, matches: pa.Ta
         buffers = buffers_of(io, config, backend, sorted(set(matches["teacher_id"].to_pylist())))
         wanted = config.propose.groups * config.propose.group_size
         again = replays(matches, tasks, buffers, wanted, config.seed, io.generation, config.kinds)
-    if (reason := reason_of(rule.easy_share, rule.easy_rate, rule.mixed_share)) is not None:
+    if (reason := reason_of(rule.easy_share, rule.easy_rate, rule.mixed_share, rule.mixed_rate)) is not None:
         rows = backend.earlier.stored(io).rows(reason.candidates(list(recent(io))))
         also = recent_replays(reason, matches, tasks, rows, again, config.seed, io.generation)
         again = {match_id: [*again.get(match_id, ()), *own] for match_id, own in also.items()}

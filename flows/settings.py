@@ -185,6 +185,12 @@ class Solve(Group):
         description="Share of a student's tasks that are recent ones, posed again because some attempts solved them and others "
         "did not. Those are not rated.",
     )
+    mixed_rate: Share = Field(
+        1.0,
+        title="Solve rate of mixed tasks",
+        description="Largest share of correct attempts with which a task still has mixed results, for replays and for what "
+        "teachers are shown. With estimator = pass_at_k, groups that mostly solve a task teach nothing: 0.5 leaves them out.",
+    )
 
     @property
     def replays_per_task(self) -> float:

@@ -26,7 +26,8 @@ def reference_problems(
         return
     rows = found["proposals"].select(["proposal_id", "teacher_id", "kind", "reference_ids"]).to_pylist()
     rule, teachers = config.propose, sorted({row["teacher_id"] for row in rows})
-    pools = earlier.mixed_snapshots(rule.buffer_size, teachers, rule.buffer == "own", mixed_tasks(recent), rule.references)
+    mixed = mixed_tasks(recent, config.solve.mixed_rate)
+    pools = earlier.mixed_snapshots(rule.buffer_size, teachers, rule.buffer == "own", mixed, rule.references)
     allowed = {
         (teacher, kind): {task_id for pool in shown_from(kind, own) for task_id in pool.task_ids()}
         for teacher, own in pools.items()

@@ -68,7 +68,7 @@ def _due(
 
 def _reason(config: RunConfig) -> Reason | None:
     rule = config.solve
-    return reason_of(rule.easy_share, rule.easy_rate, rule.mixed_share)
+    return reason_of(rule.easy_share, rule.easy_rate, rule.mixed_share, rule.mixed_rate)
 
 
 def _made(found: Mapping[str, pa.Table]) -> Counter[str]:

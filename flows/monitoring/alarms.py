@@ -8,7 +8,7 @@
 | forgetting | on the run's own suite, students solve fewer problems of a kind greedily than at the start or in an earlier |
 | | generation, by more than three standard errors |
 | one-sided | the students' mean chance to win, by rating, is below 10 % or above 90 % |
-| zero-variance | more than 80 % of a role's groups have equal rewards and teach nothing |
+| zero-variance | more than 80 % of a role's groups have no signal: equal rewards, or no advantage |
 | truncated | more than a quarter of proposals or answers hit the token limit |
 | drift | engine and trainer differ on a member's tokens by more than half of what stops the run |
 | lag | weights one step off-policy differ by more than 0.1 nats per token from those that wrote their samples |
@@ -212,7 +212,7 @@ def _without_gradient(measured: Measured) -> list[Alarm]:
     for role in ("teacher", "student"):
         for generation, share in _values(measured, "reward.zero_variance_share", f"all {role}s").items():
             if share > ZERO_VARIANCE_LIMIT:
-                message = f"{100 * share:.0f} % of the {role}s' groups have equal rewards and teach nothing"
+                message = f"{100 * share:.0f} % of the {role}s' groups have equal rewards or no advantage, and teach nothing"
                 found.append(Alarm(generation, "zero-variance", role, message))
     return found
 

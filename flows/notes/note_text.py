@@ -198,7 +198,7 @@ def _numbers(told: NoteData) -> str:
         ("by kind", kinds or "–", ""),
         ("cells of problem space", _cells(values), ""),
         ("mean reward", _by_role(values, "reward.mean", "{:+.3f}"), ""),
-        ("groups without gradient", _over_members(values, "reward.zero_variance_share", 100, "{:.0f} %"), ""),
+        ("groups without a signal", _over_members(values, "reward.zero_variance_share", 100, "{:.0f} %"), ""),
         ("valid program", _lines(values), ""),
         ("entropy per token", _over_members(values, "update.entropy", 1, "{:.2f} nats"), ""),
         ("drift, engine to trainer", _over_members(values, "update.drift_mean", 1, "{:.2g} nats per token"), ""),

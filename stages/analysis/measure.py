@@ -111,9 +111,15 @@ def _sample_rows(samples: pa.Table) -> list[Row]:
 
 
 def _is_still(group: Sequence[dict]) -> bool:
-    """Return whether the rewards of a group are equal. A sample without others has none to differ from: its baseline counts."""
-    values = [row["reward"] for row in group] if len(group) > 1 else [0.0, group[0]["centred"]]
-    return bool(max(values) - min(values) <= STILL)
+    """Return whether a group teaches nothing: its rewards are equal, or its estimator finds all of them as good as expected.
+
+    A sample without others has none to differ from: only the second counts. Paid for the best of k, a group of which any k hold
+    a best answer has unequal rewards and no gradient.
+    """
+    if max(abs(row["centred"]) for row in group) <= STILL:
+        return True
+    values = [row["reward"] for row in group]
+    return len(values) > 1 and bool(max(values) - min(values) <= STILL)
 
 
 def replayed(tasks: pa.Table, grades: pa.Table) -> pa.Table:

@@ -112,7 +112,7 @@ def _reward_bars(ax: Any, samples: pa.Table, place: int, colour: str, name: str)
 
 
 def zero_variance(samples: pa.Table) -> Plate:
-    """Share of groups in which every sample earned the same."""
+    """Share of groups in which every sample earned the same, or whose estimator gives them no gradient."""
     plate = Plate("zero-variance", "How many groups teach nothing?", "No sample has been rewarded yet.", ("samples",))
     if not samples.num_rows:
         return plate
@@ -120,8 +120,8 @@ def zero_variance(samples: pa.Table) -> Plate:
     groups = groups.group_by(["generation", "role", "member_id", "group_id"], use_threads=False)
     still = groups.aggregate([("reward", "max"), ("reward", "min"), ("reward", "count"), ("far", "max")])
     apart = pc.subtract(still["reward_max"], still["reward_min"])
-    apart = pc.if_else(pc.greater(still["reward_count"], 1), apart, still["far_max"])  # a lone sample: from its baseline
-    still = still.append_column("still", pc.less_equal(apart, 1e-12))
+    equal = pc.and_(pc.greater(still["reward_count"], 1), pc.less_equal(apart, 1e-12))
+    still = still.append_column("still", pc.or_(equal, pc.less_equal(still["far_max"], 1e-12)))
     figure, (ax,) = canvas(plate.question)
     counts = []
     for role in ROLES:
@@ -130,10 +130,11 @@ def zero_variance(samples: pa.Table) -> Plate:
         counts += [f"{found.clusters_text()} {role} groups"] if found else []
     ax.axhline(100 * ZERO_VARIANCE_LIMIT, color=MUTED, linewidth=0.8, linestyle=":")
     ax.set_ylim(0, 100)
-    label(ax, "groups of equal rewards (%)")
+    label(ax, "groups without a signal (%)")
     legend(ax)
     caption = (
-        "Groups whose samples all earned the same teach nothing. Above the dotted line an alarm is raised. "
+        "Groups whose samples all earned the same teach nothing, nor do those with centred rewards of 0. Above the dotted line "
+        "an alarm is raised. "
         f"{BARS} over groups; n = {' and '.join(counts)} per generation."
     )
     return Plate(plate.name, plate.question, caption, plate.tables, figure)

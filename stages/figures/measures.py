@@ -39,7 +39,7 @@ CURVES = {
     "solve.entropy": "entropy of answers (nats per token)",
     "propose.completion_tokens": "length of proposals (tokens)",
     "solve.completion_tokens": "length of answers (tokens)",
-    "reward.zero_variance_share (students)": "students' groups of equal rewards (share)",
+    "reward.zero_variance_share (students)": "students' groups without a signal (share)",
     "calibration.squared_error": "squared error of expected solve rates",
     "pair.adapter_distance (students)": "distance of students' delta W",
     "disagreement": "students' disagreement on the probe (share)",

@@ -8,7 +8,8 @@ the attempts succeed, but most of that variance lies between tasks: each is solv
 learnability (Rutherford et al. 2024, arXiv 2408.15099) takes p (1 - p) of single problems, which costs attempts to find out; here
 they were made anyway, because a student has just practised those problems. Deviations: 0 < p < 1 instead of the largest
 p (1 - p), by the attempts of the task's last generation, whoever made them. Few `solve.trained_attempts` end replays early: one
-attempt is never mixed.
+attempt is never mixed. A student that is paid for the best of k answers learns nothing where most attempts are correct: a lower
+`solve.mixed_rate` leaves such tasks out.
 
 A match that poses n tasks also poses n r / (1 - r) stored ones, so that a share r of its tasks are replays. They are drawn
 without replacement from the tasks of the last `RECENT` generations. Like the replays of `method.top_up`, they train the student
@@ -38,11 +39,11 @@ class Reason:
     candidates: Callable[[Recent], list[str]]
 
 
-def reason_of(easy_share: float, easy_rate: float, mixed_share: float) -> Reason | None:
+def reason_of(easy_share: float, easy_rate: float, mixed_share: float, mixed_rate: float) -> Reason | None:
     """Return the reason whose share is not 0; None if both are. A run has at most one."""
     if easy_share:
         return Reason("easy", easy_share, partial(easy_tasks, rate=easy_rate))
-    return Reason("mixed", mixed_share, mixed_tasks) if mixed_share else None
+    return Reason("mixed", mixed_share, partial(mixed_tasks, rate=mixed_rate)) if mixed_share else None
 
 
 def easy_tasks(recent: Recent, rate: float) -> list[str]:
@@ -57,15 +58,17 @@ def easy_tasks(recent: Recent, rate: float) -> list[str]:
     return found
 
 
-def mixed_tasks(recent: Recent) -> list[str]:
-    """Return the tasks of which some attempts were correct and some were not, in the last generation that attempted them.
+def mixed_tasks(recent: Recent, rate: float = 1.0) -> list[str]:
+    """Return the tasks of which some attempts were correct, at most a share `rate`, and some were not.
 
-    A replay counts as an attempt, so a task that every attempt solves by now is no longer mixed.
+    Those of the last generation that attempted the task count. A replay counts as an attempt, so a task that every attempt solves by now is no longer mixed.
     """
     mixed: dict[str, bool] = {}
     for tasks, grades in recent:
         mixed |= dict.fromkeys(tasks["task_id"].to_pylist(), False)
-        mixed |= {task_id: 0 < correct < attempts for task_id, attempts, correct in _counted(grades) if task_id in mixed}
+        for task_id, attempts, correct in _counted(grades):
+            if task_id in mixed:
+                mixed[task_id] = 0 < correct < attempts and correct <= rate * attempts
     return [task_id for task_id, one in mixed.items() if one]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 Row = dict[str, Any]
 
 ZERO_VARIANCE_LIMIT = 0.8
-"""Share of a role's groups with equal rewards above which an alarm is raised (measured in docs/evidence.md)."""
+"""Share of a role's groups without a signal above which an alarm is raised (measured in docs/evidence.md)."""
 
 
 def mean_row(

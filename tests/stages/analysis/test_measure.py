@@ -290,3 +290,12 @@ def test_a_group_is_still_if_its_rewards_are_equal_whatever_the_baseline(found: 
     apart = samples.set_column(place, samples.schema.field(place), pc.add(samples["centred"], 0.3))
     same = [values(measure(**(found | {"samples": one})), "reward.zero_variance_share") for one in (samples, apart)]
     assert same[1]["student",] == same[0]["student",]
+
+
+def test_a_group_of_unequal_rewards_without_a_gradient_is_still(found: dict[str, pa.Table]) -> None:
+    """Paid for the best of k, most of a student's groups can be such."""
+    samples = found["samples"]
+    place = samples.schema.get_field_index("centred")
+    nothing = samples.set_column(place, samples.schema.field(place), pa.array([0.0] * len(samples), pa.float64()))
+    shares = values(measure(**(found | {"samples": nothing})), "reward.zero_variance_share")
+    assert {share for share, *_ in shares.values()} == {1.0}

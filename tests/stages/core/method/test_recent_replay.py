@@ -94,10 +94,14 @@ def test_mixed_is_what_the_last_attempts_solved_in_part() -> None:
     assert mixed_tasks([before]) == [names[0], names[2]]
     assert mixed_tasks([before, after]) == [names[0], names[3], later]
     assert mixed_tasks([]) == []
+    assert mixed_tasks([before], rate=0.5) == [names[0], names[2]], "two of four are at most a half"
+    assert mixed_tasks([before], rate=0.4) == [names[2]]
 
 
 def test_each_reason_has_its_own_draw() -> None:
-    assert reason_of(0.0, 0.8, 0.0) is None and reason_of(0.0, 0.8, 0.5) == HALF
+    assert reason_of(0.0, 0.8, 0.0, 1.0) is None
+    found = reason_of(0.0, 0.8, 0.5, 1.0)
+    assert found is not None and (found.name, found.share) == (HALF.name, HALF.share)
     posed = tasks(*[("g0001-m00", "deduction", "valid", None)] * 2)
     old = [stored(f"old-{number}") for number in range(40)]
     easy, mixed = (recent_replays(one, matches("s0"), posed, old, {}, 7, 1) for one in (replace(QUARTER, share=0.5), HALF))
@@ -115,6 +119,7 @@ SETTINGS = (
     "propose.references_from=mixed",
     "solve.attempts=4",
     "solve.mixed_share=0.5",
+    "solve.mixed_rate=0.75",
     "benchmark.every=0",
     "benchmark.start=false",
     "sandbox.containers=1",
@@ -133,8 +138,8 @@ def test_a_run_poses_tasks_with_mixed_results_again(replayed: Run) -> None:
     mixed: set[str] = set()
     for generation in (1, 2):
         past = [tables_of(replayed, number) for number in range(generation)]
-        mixed |= set(mixed_tasks(past))
-        assert again(replayed, generation) <= set(mixed_tasks(past))
+        mixed |= set(mixed_tasks(past, rate=0.75))
+        assert again(replayed, generation) <= set(mixed_tasks(past, rate=0.75))
     assert mixed and again(replayed, 2)
     assert list(fsck(replayed)) == []
 
@@ -158,7 +163,7 @@ def test_a_run_shows_its_teachers_tasks_with_mixed_results(replayed: Run) -> Non
     config, past, _ = before(replayed, 0)
     for generation in (0, 1, 2):
         recent = [tables_of(replayed, number) for number in range(generation)]
-        (pools,) = past.mixed_snapshots(config.propose.buffer_size, ["t0"], False, mixed_tasks(recent), 2).values()
+        (pools,) = past.mixed_snapshots(config.propose.buffer_size, ["t0"], False, mixed_tasks(recent, rate=0.75), 2).values()
         proposals = replayed.read_table(generation, "proposals")
         for row in proposals.to_pylist():
             assert set(row["reference_ids"]) <= {one["task_id"] for pool in shown_from(Kind(row["kind"]), pools) for one in pool}
