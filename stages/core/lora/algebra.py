@@ -188,6 +188,22 @@ def rebuild(
     return Factors(first.names, A, B)
 
 
+def scaled_as(child: Factors, parent: Factors) -> Factors:
+    """Scale every component of the child, in place, so that its row of A is as long as the parent's; delta W stays.
+
+    Adam moves each entry by much the same length, so a step changes delta W by some |A| + |B|. In balanced factors both are
+    small, and the child of an adapter whose rows of A still have their first length would learn at a fraction of its parent's
+    rate. Matrices that are copies of the parent's stay.
+    """
+    for A_RI, B_OR, first_RI, first_OR in zip(child.A, child.B, parent.A, parent.B, strict=True):
+        lengths_R, goal = A_RI.norm(dim=1), float(first_RI.norm()) / math.sqrt(first_RI.shape[0])
+        if goal and not torch.equal(B_OR, first_OR):
+            scale_R = torch.where(lengths_R > 0, goal / lengths_R, 1.0)
+            A_RI.mul_(scale_R[:, None])
+            B_OR.div_(scale_R)
+    return child
+
+
 def _fill_lost_rows(A_RI: Tensor, first_RI: Tensor, sides_R: Tensor, values_R: Tensor) -> None:
     """Give dead components without a row of A the first parent's row, as long as the row would have been.
 

@@ -2,7 +2,8 @@
 
 An adapter's delta W = (alpha / r) B A is unchanged if (B, A) becomes (B G, G^-1 A). Operators on the raw factors (`lora_paper`)
 therefore depend on an arbitrary choice of basis. Here BA = U S V^T by thin SVD, which has no gauge; children are written with
-B' = U' sqrt(S') and A' = sqrt(S') V'^T. Rank, shapes and alpha are unchanged.
+B' = U' sqrt(S') and A' = sqrt(S') V'^T, and then scaled so that rows of A' are as long as the parent's: children learn at the
+rate of copies. Rank, shapes and alpha are unchanged.
 
 Deviations (the paper names the operators; their formulas and numbers come from a third-party port of it):
 1. M1 rotates by Cayley's orthogonal (I - K/2)^-1 (I + K/2), K = eps skew, not by I + K, which inflates the norm by 17 %.
@@ -40,6 +41,7 @@ from stages.core.lora.algebra import (
     oriented,
     part,
     rebuild,
+    scaled_as,
     thin_svd,
 )
 from stages.core.lora.delta import AdapterChange, change
@@ -61,7 +63,7 @@ def svd_structured(parents: Sequence[Factors], rng: np.random.Generator, eps: fl
     values_NR = thin.values_NR * torch.exp(eps * normal(rng, shape[:2], thin.values_NR))
     left_NPR = thin.left_NPR @ rotation(normal(rng, shape, thin.left_NPR), eps)
     right_NRP = rotation(normal(rng, shape, thin.left_NPR), eps).mT @ thin.right_NRP
-    return rebuild(parents, ThinSVD(left_NPR, values_NR, right_NRP)), {"eps": eps}
+    return scaled_as(rebuild(parents, ThinSVD(left_NPR, values_NR, right_NRP)), parent), {"eps": eps}
 
 
 def layer_selective_gaussian(
@@ -81,10 +83,8 @@ def component_masking(parents: Sequence[Factors], rng: np.random.Generator, shar
     thin = thin_svd(grams(parents), parent.rank)
     rank_NR = rng.random(thin.values_NR.shape).argsort(axis=1).argsort(axis=1)
     kept_NR = torch.from_numpy(rank_NR >= count).to(thin.values_NR.device)
-    return rebuild(parents, ThinSVD(thin.left_NPR, thin.values_NR * kept_NR, thin.right_NRP)), {
-        "share": share,
-        "components": count,
-    }
+    child = rebuild(parents, ThinSVD(thin.left_NPR, thin.values_NR * kept_NR, thin.right_NRP))
+    return scaled_as(child, parent), {"share": share, "components": count}
 
 
 def full_gaussian(parents: Sequence[Factors], rng: np.random.Generator, eps: float = 0.15) -> Result:
@@ -106,7 +106,7 @@ def neftune(parents: Sequence[Factors], rng: np.random.Generator, alpha: float =
         step = alpha / math.sqrt(A_RI.numel()) * float(A_RI.norm()) / math.sqrt(A_RI.shape[0])
         noise_RI = torch.rand(A_RI.shape, generator=source, device=A_RI.device) * 2.0 - 1.0
         A.append(A_RI.add(noise_RI, alpha=step if B_OR.any() else 0.0))
-    return Factors(child.names, tuple(A), child.B), {"alpha": alpha}
+    return scaled_as(Factors(child.names, tuple(A), child.B), parent), {"alpha": alpha}
 
 
 # ---- crossovers: two parents, the better one first ----------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def _combined(parents: Sequence[Factors], both: GramMatrices, cores: Sequence[Te
         goal_N = sum(share * norms(part(both, index, rank)) for index, share in enumerate(shares))
         factor_N = torch.where(length_N > 0, goal_N / length_N.clamp(min=1e-300), 0.0)
         thin = ThinSVD(thin.left_NPR, thin.values_NR * factor_N[:, None], thin.right_NRP)
-    return rebuild(parents, thin)
+    return scaled_as(rebuild(parents, thin), parents[0])
 
 
 def _linear(parents: Sequence[Factors], multiples: Sequence[float], shares: Sequence[float]) -> Factors:
@@ -209,7 +209,8 @@ def _noisy(parent: Factors, rng: np.random.Generator, eps: float, chosen: Sequen
         tuple(parent.A[index] for index in chosen),
         tuple(parent.B[index] for index in chosen),
     )
-    moved = rebuild([some], oriented(thin_svd(grams([some]), parent.rank), some), eps, torch_source(rng, parent))
+    thin = oriented(thin_svd(grams([some]), parent.rank), some)
+    moved = scaled_as(rebuild([some], thin, eps, torch_source(rng, parent)), some)
     place = {index: position for position, index in enumerate(chosen)}
     everything = range(len(parent.names))
     A = tuple(moved.A[place[index]] if index in place else parent.A[index].clone() for index in everything)
