@@ -61,7 +61,7 @@ def easy_tasks(recent: Recent, rate: float) -> list[str]:
 def mixed_tasks(recent: Recent, rate: float = 1.0) -> list[str]:
     """Return the tasks of which some attempts were correct, at most a share `rate`, and some were not.
 
-    Those of the last generation that attempted the task count. A replay counts as an attempt, so a task that every attempt solves by now is no longer mixed.
+    The last generation that attempted a task counts. Replays are attempts, so a task that all solve by now is no longer mixed.
     """
     mixed: dict[str, bool] = {}
     for tasks, grades in recent:

@@ -140,7 +140,7 @@ def test_before_training_children_are_copies(name):
 
 @pytest.mark.parametrize("name", ALL)
 def test_rows_of_a_are_as_long_as_the_parents_and_no_component_dies(name):
-    """A step of Adam moves entries, so delta W by some |A| + |B|: a child in shorter factors would learn more slowly than a copy."""
+    """Adam moves entries, so delta W by some |A| + |B|: in shorter factors, a child would learn more slowly than a copy."""
     parents = [adapter(1, 4), adapter(2, 4)]
     child = child_of(name, parents, 4)
     for (_, A_RI, B_OR), (_, first_RI, _) in zip(factors(child), factors(parents[0]), strict=True):
