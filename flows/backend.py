@@ -1,8 +1,8 @@
 """The composition root: build the engine, sandbox and trainer of a configuration.
 
-The only place with imports inside functions: torch, transformers, vLLM and docker load when a stage needs them. The flow process,
-a laptop without torch and the storage tests never load them. Longer than other files because every part of a configuration is
-built here, so that no other file needs such imports.
+Imports inside functions: torch, transformers, vLLM and docker load when a stage needs them. The flow process, a laptop without
+torch and the storage tests never load them. Longer than other files because nearly every part of a configuration is built here,
+so that few other files need such imports.
 """
 
 import json
@@ -16,7 +16,7 @@ from typing import Any
 from flows.added_rewards import check_added_rewards
 from flows.benchmarks.own_suites import OwnSuites
 from flows.benchmarks.suite_data import check_suites, suite_of
-from flows.choices import choose, estimator_of, gates_of, operators_of
+from flows.choices import choose, estimator_of, gates_of, operators_of, training_settings
 from flows.config import PROJECT, ConfigError, RunConfig
 from flows.curriculum_choice import check_curriculum
 from flows.run import hub_models
@@ -30,15 +30,26 @@ from stages.core.lora.adapter import Adapter
 from stages.core.method.rewards import RULES
 from stages.core.method.rewards import Rule as RewardRule
 from stages.core.progress import Progress, silent
+from stages.core.prompts.azr import AzrPrompts
+from stages.core.prompts.chat import ChatPrompts
+from stages.core.prompts.chat_template import templated
+from stages.core.prompts.compact import CompactPrompts
+from stages.core.prompts.document import DocumentPrompts
 from stages.core.prompts.styles import PromptStyle, Proposed
+from stages.core.prompts.trace import TracePrompts
 from stages.core.sandbox.protocol import Sandbox
 from stages.core.training.protocol import Drift, Stepper, Trainer
 from stages.match import MATCHMAKERS
 
 SEED_ROWS = PROJECT / "stages" / "core" / "method" / "seed_rows.jsonl"
 MAX_BATCH = 256
-HOME_PYTHON = "POPULORA_PYTHON"
-"""Tells a worker which interpreter has the project's own packages, including math-verify."""
+STYLES: dict[str, type[PromptStyle]] = {
+    "azr": AzrPrompts,
+    "compact": CompactPrompts,
+    "document": DocumentPrompts,
+    "trace": TracePrompts,
+}
+"""The prompt styles that need no tokenizer."""
 
 
 class Backend:
@@ -244,7 +255,7 @@ class Backend:
     def _trainer(self) -> Any:
         from stages.core.training.torch_trainer import TorchTrainer
 
-        return TorchTrainer(self._lora, self.tokenizer.pad_token_id or 0, self._training, progress=self.progress)
+        return TorchTrainer(self._lora, self.tokenizer.pad_token_id or 0, training_settings(self.config), progress=self.progress)
 
     def stepper(self) -> Stepper:
         """Return what steps on summed gradients, on the CPU: it needs neither the base model nor a GPU."""
@@ -257,35 +268,7 @@ class Backend:
         from stages.core.training.step import SumStepper
 
         use_cpu(self.config.threads)
-        return SumStepper(self._training)
-
-    @cached_property
-    def _training(self) -> Any:
-        from stages.core.training.loss import Objective
-        from stages.core.training.settings import Settings
-
-        rule = self.config.learning
-        objective = Objective(
-            clip_range=rule.clip_range,
-            entropy_bonus=rule.entropy_bonus,
-            kl=rule.kl,
-            importance_cap=rule.importance_cap,
-            temperature=self.config.engine.temperature,
-        )
-        return Settings(
-            objective=objective,
-            learning_rate=rule.learning_rate,
-            warmup=rule.warmup,
-            betas=rule.betas,
-            weight_decay=rule.weight_decay,
-            max_grad_norm=rule.max_grad_norm,
-            micro_batch_tokens=rule.micro_batch_tokens,
-            row_tokens=rule.row_tokens,
-            gradient_checkpointing=rule.gradient_checkpointing is True,  # auto, if no run has settled it: no step is taken
-            recompute_above=rule.recompute_above,
-            skip_zero_groups=rule.skip_zero_groups,
-            attention=rule.attention,
-        )
+        return SumStepper(training_settings(self.config))
 
     def initial_adapter(self) -> Adapter:
         """Return a fresh adapter for this model: A from the run's seed, B zero. Every member starts with it."""
@@ -323,26 +306,9 @@ class Backend:
 
     def style_named(self, name: str) -> PromptStyle:
         """Return the prompt style of that name. Raises ConfigError."""
-        if name == "compact":
-            from stages.core.prompts.compact import CompactPrompts
-
-            return CompactPrompts()
-        if name == "trace":
-            from stages.core.prompts.trace import TracePrompts
-
-            return TracePrompts()
-        if name == "document":
-            from stages.core.prompts.document import DocumentPrompts
-
-            return DocumentPrompts()
-        if name == "azr":
-            from stages.core.prompts.azr import AzrPrompts
-
-            return AzrPrompts()
+        if name in STYLES:
+            return STYLES[name]()
         assert name == "chat", name
-        from stages.core.prompts.chat import ChatPrompts
-        from stages.core.prompts.chat_template import templated
-
         try:
             return ChatPrompts(templated(self.tokenizer))
         except ValueError as error:

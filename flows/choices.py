@@ -1,4 +1,4 @@
-"""Named choices of a configuration: a built-in name, or the user's own `path/to/file.py:function`.
+"""What a configuration chooses: functions by a built-in name or the user's own `path/to/file.py:function`, and rules of stages.
 
 A relative path starts at the project's folder, like a model's path, so workers and other machines find the same file.
 """
@@ -8,7 +8,7 @@ import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flows import allowed
 from flows.config import PROJECT, ConfigError, RunConfig
@@ -17,6 +17,9 @@ from stages import evolve as evolution
 from stages.core.method.gates import GATES, Gate
 from stages.core.method.rating import Rating
 from stages.reward import ESTIMATORS, Estimator
+
+if TYPE_CHECKING:
+    from stages.core.training.settings import Settings
 
 
 def choose(key: str, name: str, known: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
@@ -60,6 +63,35 @@ def evolution_policy(config: RunConfig) -> evolution.EvolutionPolicy:
     """Return the evolution policy in the form that its stage takes."""
     fresh = Rating(config.rating.mu, config.rating.sigma)
     return evolution.EvolutionPolicy(**config.evolution.model_dump(), fresh=fresh)
+
+
+def training_settings(config: RunConfig) -> "Settings":
+    """Return the settings of an update in the form that trainer and stepper take."""
+    from stages.core.training.loss import Objective
+    from stages.core.training.settings import Settings
+
+    rule = config.learning
+    objective = Objective(
+        clip_range=rule.clip_range,
+        entropy_bonus=rule.entropy_bonus,
+        kl=rule.kl,
+        importance_cap=rule.importance_cap,
+        temperature=config.engine.temperature,
+    )
+    return Settings(
+        objective=objective,
+        learning_rate=rule.learning_rate,
+        warmup=rule.warmup,
+        betas=rule.betas,
+        weight_decay=rule.weight_decay,
+        max_grad_norm=rule.max_grad_norm,
+        micro_batch_tokens=rule.micro_batch_tokens,
+        row_tokens=rule.row_tokens,
+        gradient_checkpointing=rule.gradient_checkpointing is True,  # auto, if no run has settled it: no step is taken
+        recompute_above=rule.recompute_above,
+        skip_zero_groups=rule.skip_zero_groups,
+        attention=rule.attention,
+    )
 
 
 def operators_of(config: RunConfig) -> dict[str, evolution.Operator]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from flows.backend import HOME_PYTHON, Backend
+from flows.backend import Backend
 from flows.benchmarks import suite_data
 from flows.benchmarks.own_suites import PROBE, OwnSuites
 from flows.benchmarks.targets import BenchmarkTarget
@@ -33,7 +33,7 @@ from stages.core.prompts.chat_template import has_template, templated
 from stages.core.suites import prompts
 from stages.core.suites.code_scoring import Expected, Sandboxes
 from stages.core.suites.harness import MAX_INPUT
-from stages.core.suites.math_grader import MathGrader
+from stages.core.suites.math_grader import HOME_PYTHON, MathGrader
 from stages.core.suites.problems import BadSuite, Problem, chosen, digest
 from stages.core.suites.scores import suite_scores
 

@@ -10,7 +10,6 @@ from dataclasses import asdict
 from typing import Any
 
 from flows import cards
-from flows.backend import HOME_PYTHON
 from flows.cards import Card, CardUnavailable, Claim
 from flows.config import PROJECT, ConfigError, RunConfig, dump, identity
 from flows.execution.agreement import CHECKED
@@ -26,7 +25,7 @@ from stages.core.child_process import ChildProcess, Json
 from stages.core.engines.agreement import Disagreement
 from stages.core.engines.protocol import EngineUnavailable
 from stages.core.sandbox.protocol import SandboxUnavailable
-from stages.core.suites.math_grader import GraderUnavailable
+from stages.core.suites.math_grader import HOME_PYTHON, GraderUnavailable
 from stages.core.unavailable import Unsuited
 
 _KNOWN: dict[str, Callable[[str], Exception]] = {

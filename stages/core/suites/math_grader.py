@@ -26,7 +26,8 @@ from stages.core.unavailable import Unavailable
 
 ROOT = Path(__file__).resolve().parents[3]
 WORKER = "stages.core.suites.math_worker"
-
+HOME_PYTHON = "POPULORA_PYTHON"
+"""Tells a worker which interpreter has the project's own packages, including math-verify."""
 
 PATIENCE = 60  # seconds of waiting for a second of processor time
 MAX_RELOADS = 8
