@@ -199,8 +199,7 @@ class Backend:
         if self.config.engine.kind == "vllm" and not self.elsewhere:
             self._engine.wake()
         self._engine.set_adapters({adapter_id: adapter.weights for adapter_id, adapter in adapters.items()})
-        engine: Engine = self._engine
-        return engine
+        return self._engine
 
     def rest(self) -> None:
         """Put a vLLM engine to sleep, which frees the GPU for the update."""
@@ -228,8 +227,7 @@ class Backend:
     def engine_version(self) -> dict[str, str]:
         """Return what generated the completions, for manifests."""
         if self.elsewhere:
-            told: dict[str, str] = self._engine.versions
-            return told
+            return self._engine.versions
         import torch
         import transformers
 
@@ -243,13 +241,11 @@ class Backend:
 
     def trainer(self) -> Trainer:
         """Return the trainer, on the same frozen weights as the engine."""
-        trainer: Trainer = self._trainer
-        return trainer
+        return self._trainer
 
     def scorer(self) -> Scorer:
         """Return the trainer, for measurements without a step."""
-        scorer: Scorer = self._trainer
-        return scorer
+        return self._trainer
 
     @cached_property
     def _trainer(self) -> Any:
@@ -259,8 +255,7 @@ class Backend:
 
     def stepper(self) -> Stepper:
         """Return what steps on summed gradients, on the CPU: it needs neither the base model nor a GPU."""
-        stepper: Stepper = self._stepper
-        return stepper
+        return self._stepper
 
     @cached_property
     def _stepper(self) -> Any:
@@ -282,8 +277,7 @@ class Backend:
         Raises ConfigError for targets that the model has not.
         """
         if "_lora" in self.__dict__:
-            shapes: dict[str, tuple[int, int]] = self._lora.shapes()
-            return shapes
+            return self._lora.shapes()
         import torch
         from transformers import AutoConfig, AutoModelForCausalLM
 

@@ -1,4 +1,9 @@
-"""Who is scored inside a run, and when: the start, members every N generations, offspring at birth and at chosen ages."""
+"""Who is scored inside a run, and when: the start, members every N generations, offspring at birth and at chosen ages.
+
+A benchmark in parts: each scores a share of the contestants, and the parts' answers are joined in the panels' order. Propose and
+solve are cut by completions, see stages.core.shards. The number of shards is part of the run's identity: parts are the same
+wherever they run.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -7,7 +12,6 @@ import pyarrow as pa
 
 from flows.config import RunConfig
 from flows.run.planned import born_at, regular_at
-from flows.run.sharding import own_contestants
 from flows.run.stage_io import StageIO
 from stages.core import tables
 from stages.core.population import Member
@@ -29,6 +33,25 @@ def shared(panels: Sequence[Panel], shards: int, part: str | None) -> list[Panel
         return list(panels)
     count = min(shards, max(len(panel.contestants) for panel in panels))
     return [Panel(panel.folder, own_contestants(panel.contestants, count, part)) for panel in panels]
+
+
+def own_contestants(contestants: list[Contestant], shards: int, part: str) -> list[Contestant]:
+    """Return the contestants of a panel that belong to one of `shards` parts; empty if the panel has fewer than that."""
+    number = int(part)
+    return contestants[len(contestants) * number // shards : len(contestants) * (number + 1) // shards]
+
+
+def split_answers(parts: list[pa.Table], panels: list[list[Contestant]], rows_each: int) -> Iterator[pa.Table]:
+    """Yield the ANSWERS of each panel; a part has `rows_each` rows per contestant of its share, one panel after the other."""
+    begins = [0] * len(parts)
+    for contestants in panels:
+        found = []
+        for number, table in enumerate(parts):
+            length = rows_each * len(own_contestants(contestants, len(parts), f"{number:02d}"))
+            found.append(table.slice(begins[number], length))
+            begins[number] += length
+        answers = tables.join(found, tables.ANSWERS)
+        yield _ordered(answers, {"greedy": [True, False], "member_id": [one.member_id for one in contestants]})
 
 
 def write_panels(io: StageIO, panels: Sequence[Panel], answers: Sequence[pa.Table]) -> None:
@@ -88,3 +111,13 @@ def _chosen(config: RunConfig, member: Member) -> bool:
 
 def _contestant(member: Member) -> Contestant:
     return Contestant(member.member_id, member.role, member.adapter_id, member.adapter_sha256)
+
+
+def _ordered(table: pa.Table, orders: dict[str, list]) -> pa.Table:
+    """Return rows in the order in which the columns' values are listed, first column first; equal rows keep their order."""
+    keys = []
+    for column, order in orders.items():
+        place = {value: number for number, value in enumerate(order)}
+        keys.append([place[value] for value in table[column].to_pylist()])
+    rows = sorted(range(table.num_rows), key=lambda row: [key[row] for key in keys])
+    return table.take(pa.array(rows, pa.int64()))

@@ -1,11 +1,10 @@
 """The parts of a stage: their names, and the function of the step that a spec names: a part, the whole stage, or the join."""
 
 from flows.backend import Backend
-from flows.benchmarks.schedule import members_at, panels, write_panels
+from flows.benchmarks.schedule import members_at, panels, split_answers, write_panels
 from flows.benchmarks.score import score_members
 from flows.config import RunConfig
 from flows.run.run import Run
-from flows.run.sharding import split_answers
 from flows.run.stage_io import StageIO
 from flows.stages import stage_of
 from flows.steps import (

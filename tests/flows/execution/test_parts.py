@@ -10,7 +10,7 @@ from flows.config import load
 from flows.execution import parts
 from flows.run.stage_io import StageIO
 from stages.core import tables
-from tests.flows.run.test_sharding import rows
+from tests.flows.benchmarks.test_schedule import rows
 
 MATCHES = rows(tables.MATCHES, *({"match_id": f"m{n}", "teacher_id": f"t{n}", "student_id": f"s{n}"} for n in range(2)))
 DETAILS = ["no_program: the first line", "", "cut_off", "no_program: nothing", "cut_off", "cut_off"]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from flows.run import sharding
+from flows.benchmarks import schedule
 from stages.core import tables
 from stages.core.suites.scores import Contestant
 
@@ -30,9 +30,9 @@ def test_answers_of_parts_go_to_their_panels() -> None:
     panels = [[Contestant(f"s{n}", "student", f"s{n}-g{g}", "sha") for n in range(size)] for g, size in ((1, 3), (2, 1))]
     parts = []
     for part in ("00", "01"):
-        mine = [sharding.own_contestants(contestants, 2, part) for contestants in panels]
+        mine = [schedule.own_contestants(contestants, 2, part) for contestants in panels]
         parts.append(tables.join([rows(tables.ANSWERS, *answers(contestants)) for contestants in mine], tables.ANSWERS))
-    found = list(sharding.split_answers(parts, panels, rows_each=4))
+    found = list(schedule.split_answers(parts, panels, rows_each=4))
     assert len(found) == 2
     for table, contestants in zip(found, panels, strict=True):
         assert table.equals(rows(tables.ANSWERS, *answers(contestants)))
