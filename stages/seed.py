@@ -30,6 +30,7 @@ from stages.core.sandbox.protocol import Sandbox
 from stages.core.values.canonical import respelled_arguments
 
 IDENTITY = Proposed("def f(a):\n    return a", ("'Hello world'",))
+PAIRED = (Kind.DEDUCTION, Kind.ABDUCTION)  # a program with one input is both
 TRIED = 4  # rounds of one buffer whose yield decides whether more are worth it
 
 
@@ -74,11 +75,7 @@ def seed(
     steers = partial(control_token, markers=markers)
     buffers = _Buffers(engine, sandbox, style, plan, wanted, run_seed, probe_keys, check, steers, progress)
     programs = buffers.programs([one for one in shipped if len(one.inputs) == 1])
-    pairs = [
-        row | {"kind": kind, "task_id": f"seed-{kind[0]}{row['task_id']}"}
-        for kind in (Kind.DEDUCTION, Kind.ABDUCTION)
-        for row in programs
-    ]
+    pairs = [row | {"kind": kind, "task_id": f"seed-{kind[0]}{row['task_id']}"} for kind in PAIRED for row in programs]
     if Kind.INDUCTION not in plan.kinds:
         return tables.table(pairs, tables.SEEDS), buffers.counts
     inductions = buffers.inductions(programs, [one for one in shipped if len(one.inputs) >= plan.num_inputs > 1])
@@ -115,13 +112,13 @@ class _Buffers:
             self.progress(told, min(len(stored), rows), rows)
             if len(stored) >= rows or self._hopeless(sizes, len(shipped)):
                 break
-            kind = (Kind.DEDUCTION, Kind.ABDUCTION)[number % 2]
+            kind = PAIRED[number % 2]
             buffers = {kind: [row | {"task_id": f"{index:04d}"} for index, row in enumerate(stored)] for kind in Kind}
             read = self._round(replace(self.plan, group_size=1), kind, buffers, f"programs{number}")
-            self._add_programs(_judged(self.sandbox, [(kind, proposed) for proposed in read]), stored, seen)
+            self._add(_judged(self.sandbox, [(kind, proposed) for proposed in read]), stored, seen, PAIRED)
             self._check_readable(number)
             sizes.append(len(stored))
-        self._top_up(rows, stored, lambda: self._add_programs(self._shipped(shipped, Kind.DEDUCTION), stored, seen))
+        self._top_up(rows, stored, lambda: self._add(self._shipped(shipped, Kind.DEDUCTION), stored, seen, PAIRED))
         return [row | {"task_id": f"{index:04d}"} for index, row in enumerate(stored[:rows])]
 
     def inductions(self, programs: list[dict], shipped: Sequence[Proposed]) -> list[dict]:
@@ -136,10 +133,10 @@ class _Buffers:
                 break
             buffers = {Kind.DEDUCTION: programs, Kind.ABDUCTION: [], Kind.INDUCTION: []}
             read = self._round(self.plan, Kind.INDUCTION, buffers, f"inputs{number}")
-            self._add_inductions(_judged(self.sandbox, [(Kind.INDUCTION, proposed) for proposed in read]), stored, seen)
+            self._add(_judged(self.sandbox, [(Kind.INDUCTION, proposed) for proposed in read]), stored, seen, [Kind.INDUCTION])
             sizes.append(len(stored))
         cut = [replace(one, inputs=one.inputs[: self.plan.num_inputs]) for one in shipped]
-        self._top_up(rows, stored, lambda: self._add_inductions(self._shipped(cut, Kind.INDUCTION), stored, seen))
+        self._top_up(rows, stored, lambda: self._add(self._shipped(cut, Kind.INDUCTION), stored, seen, [Kind.INDUCTION]))
         if not stored and self.counts["seed_too_long"] > dropped:
             raise PromptTooLong(f"no induction task leaves room for an answer in a window of {self.engine.window} tokens")
         if not stored:
@@ -156,7 +153,10 @@ class _Buffers:
         gained, left = sizes[-1] - sizes[-1 - TRIED], self.wanted.max_rounds - len(sizes) + 1
         return gained * left < (self.wanted.rows - sizes[-1]) * TRIED
 
-    def _add_programs(self, found: Sequence[dict], stored: list[dict], seen: set[tuple[str, tuple[str, ...]]]) -> None:
+    def _add(
+        self, found: Sequence[dict], stored: list[dict], seen: set[tuple[str, tuple[str, ...]]], kinds: Sequence[Kind]
+    ) -> None:
+        """Add the new rows that can be posed as every one of `kinds`, and count the others."""
         for row in found:
             if row["program_key"] in self.probe_keys:
                 self.counts["seed_probe_overlap"] += 1
@@ -164,21 +164,7 @@ class _Buffers:
                 self.counts["seed_duplicates"] += 1
             elif self.control_token(row):
                 self.counts["seed_control_token"] = self.counts.get("seed_control_token", 0) + 1
-            elif any(self.too_long(row | {"kind": kind}) for kind in (Kind.DEDUCTION, Kind.ABDUCTION)):
-                self.counts["seed_too_long"] += 1
-            else:
-                seen.add(_key(row))
-                stored.append(row)
-
-    def _add_inductions(self, found: Sequence[dict], stored: list[dict], seen: set[tuple[str, tuple[str, ...]]]) -> None:
-        for row in found:
-            if row["program_key"] in self.probe_keys:
-                self.counts["seed_probe_overlap"] += 1
-            elif _key(row) in seen:
-                self.counts["seed_duplicates"] += 1
-            elif self.control_token(row):
-                self.counts["seed_control_token"] = self.counts.get("seed_control_token", 0) + 1
-            elif self.too_long(row):
+            elif any(self.too_long(row | {"kind": kind}) for kind in kinds):
                 self.counts["seed_too_long"] += 1
             else:
                 seen.add(_key(row))
