@@ -20,6 +20,8 @@ Below1 = Annotated[float, Field(ge=0.0, lt=1.0)]
 USUAL_ROW_TOKENS = 1024
 TaskKind = Literal["deduction", "abduction", "induction"]
 KINDS: tuple[TaskKind, ...] = ("deduction", "abduction", "induction")
+REPLAYS = ("top_up", "easy_share", "mixed_share")
+"""The settings of `Solve` by which stored tasks are posed again."""
 
 
 def _in_order(kinds: tuple[TaskKind, ...]) -> tuple[TaskKind, ...]:
@@ -201,7 +203,7 @@ class Solve(Group):
     @property
     def replays(self) -> bool:
         """Whether students may be given stored tasks again."""
-        return self.top_up or self.easy_share > 0 or self.mixed_share > 0
+        return any(getattr(self, name) for name in REPLAYS)
 
 
 class Reward(Group):

@@ -20,6 +20,7 @@ from flows.run.manifest import Manifest, Ref, digest, folder_of, manifest_uri, p
 from flows.run.planned import GENERATIONS, planned_of_readable
 from flows.run.retention import NOTE, pin
 from flows.run.run import ADAPTER_FILES, Run
+from flows.settings import REPLAYS
 from flows.stages import STAGE_NAMES, stage_of
 from flows.storage import Damaged, NotStored, StoreRefused, check_run_id
 from flows.store.names import RUN_ID
@@ -171,7 +172,7 @@ def _check_shared(before: dict[str, Any], after: dict[str, Any], at: Point) -> N
 
 def _check_room(before: dict[str, Any], after: dict[str, Any]) -> None:
     """Raise ConfigError if earlier tasks would be posed again with less room than they were verified with."""
-    if not any(after["solve"][key] for key in ("top_up", "easy_share", "mixed_share")):
+    if not any(after["solve"][key] for key in REPLAYS):
         return
     limits = [(one["engine"]["window"] or math.inf, one["solve"]["max_new_tokens"]) for one in (before, after)]
     (old_window, old_answer), (window, answer) = limits

@@ -14,6 +14,7 @@ from flows.near_names import LISTED, hint, near_or_all
 from flows.run.history import question_of
 from flows.run.rewarding import Rewarding, rewarding_config
 from flows.run.run import Manifest, Run
+from flows.settings import REPLAYS
 from flows.storage import NotStored, StoreRefused
 from stages.core.lora.adapter_files import WEIGHTS_FILE
 from stages.core.method.leak import admitted
@@ -282,7 +283,7 @@ def replays_tasks(run: Run) -> bool:
     """Return whether students of this run may be given stored tasks again."""
     config = (run.history.description() or {}).get("config", {})
     rule = config.get("solve", {})
-    return any(rule.get(name) for name in ("top_up", "easy_share", "mixed_share"))
+    return any(rule.get(name) for name in REPLAYS)
 
 
 def generation_of(row_id: str) -> int | None:
