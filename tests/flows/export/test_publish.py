@@ -1,4 +1,4 @@
-"""A published folder: loads on its base with the run's logits, says where it comes from, obeys no name, goes up when asked."""
+"""A published folder: loads on its base with the run's logits, says which options write it again, goes up when asked."""
 
 import hashlib
 import json
@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from huggingface_hub import HfApi, ModelCard
@@ -17,26 +16,21 @@ from transformers import AutoModelForCausalLM
 
 from flows.cli import main
 from flows.config import PROJECT, ConfigError, RunConfig, dump
-from flows.export.adapter import export_adapter, read_files
-from flows.export.base_model import BaseModel, Licence, base_of
-from flows.export.card import Subject, is_unedited, marked, model_card
-from flows.export.markdown import block, code, escaped, one_line, table
+from flows.export.card import is_unedited, marked
 from flows.export.publish import HubUnavailable, upload, write_folder
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.storage import StoreRefused
 from flows.store.file_store import FileStore
-from stages.core import tables
 from stages.core.lora.adapter import Adapter
 from stages.core.lora.adapter_files import adapter_bytes
 from stages.core.training.grouped_lora import attach
 from tests.stages.core.training.test_grouped_lora import TARGETS, random_weights
-from tests.support import example_run
+from tests.support import scored_run
 from tests.support.fake_hub import TOKEN, FakeHub, fake_hub
 
 SEED = PROJECT / "infra" / "models" / "seed"
 IDS = torch.arange(20, 44).reshape(2, 12)
-HOSTILE = "]|`x`\n---\nlicense: evil\n<script>alert(1)</script> [a](javascript:alert(2)) {{run}} \u202eback"
 
 
 @pytest.fixture(scope="module")
@@ -55,24 +49,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Two generations with births, and scores under hostile names."""
-    store = FileStore(tmp_path_factory.mktemp("played"))
-    with hold(store, "played") as epoch:
-        found = example_run.build(Run(store, "played", epoch))
-        digest = found.history.find("adapters/s0-g0001/adapter_model.safetensors").sha256
-        who = {"member_id": "s0", "role": "student", "adapter_id": "s0-g0001", "adapter_sha256": digest, "attempts": 1}
-        rows = [
-            who | {"suite": suite, "group": "all", "measure": measure, "score": 0.25, "stderr": error, "problems": 48}
-            for suite, measure, error in (("cruxeval", "pass@1 greedy", 0.0625), (HOSTILE, HOSTILE, None))
-        ]
-        ref = found.write_table_at("benchmarks/x/scores.parquet", tables.table(rows, tables.SCORES), tables.SCORES)
-        found.commit_benchmark("x", [], [ref], {}, {}, {})
-        taught = {"adapter_id": "t0-g0001", "suite": "humaneval", "group": "all", "measure": "pass@1 greedy", "problems": 164}
-        for style, tokens, score in (("chat", 1024, 0.5), ("completion", 512, 0.25)):
-            scored = tables.table([rows[0] | taught | {"score": score}], tables.SCORES)
-            ref = found.write_table_at(f"benchmarks/{style}/scores.parquet", scored, tables.SCORES)
-            found.commit_benchmark(style, [], [ref], {}, {"question": {"style": style, "max_new_tokens": tokens}}, {})
-    return found
+    return scored_run.build(FileStore(tmp_path_factory.mktemp("played")), "played")
 
 
 @pytest.fixture
@@ -135,53 +112,6 @@ def test_the_card_has_metadata_for_the_hub_and_the_digests_to_verify_it(run: Run
     assert (again / "README.md").read_bytes() == (tmp_path / "out" / "README.md").read_bytes()
 
 
-def test_a_base_that_is_a_folder_is_named_without_its_path_and_claims_no_place_on_the_hub(tmp_path: Path) -> None:
-    (tmp_path / "my-model").mkdir()
-    (tmp_path / "my-model" / "README.md").write_text("---\nlicense: other\nlicense_name: own\nlicense_link: LICENSE\n---\n")
-    assert base_of({"name": str(tmp_path / "my-model")}) == BaseModel("my-model", False, "", Licence("other", "own", "LICENSE"))
-    assert base_of({"name": str(tmp_path / "gone")}) == BaseModel("gone", False)
-    assert base_of({"name": str(tmp_path / "gone")}, licence="apache-2.0").licence == Licence("apache-2.0")
-
-
-@pytest.mark.parametrize("card", ["no metadata", "---\nlicense: [a, b]\n---\n", "---\n: {\n---\n", "---\nlicense:\n---\n"])
-def test_a_card_without_a_plain_licence_leaves_it_unknown(tmp_path: Path, card: str) -> None:
-    (tmp_path / "README.md").write_text(card)
-    assert base_of({"name": str(tmp_path)}).licence is None
-
-
-def test_lineage_tasks_rating_and_scores_are_on_the_card(played: Run, tmp_path: Path) -> None:
-    export_adapter(played, "s0-g0001", tmp_path / "s0", merge=False)
-    export_adapter(played, "t0-g0001", tmp_path / "t0", merge=False)
-    export_adapter(played, "s2-start", tmp_path / "s2", merge=False)
-    student, teacher, child = ((tmp_path / name / "README.md").read_text() for name in ("s0", "t0", "s2"))
-    assert "2 updates and 0 births lead from the starting weights" in student and "`s0-g0000`: update of generation 0" in student
-    assert "| tasks seen (attempted as a student) | " in student and "tasks made" not in student
-    assert "| tasks made (written as a teacher) | 12, of which 10 were judged valid |" in teacher
-    assert "operator `M1` on `s0-g0000`, replacing `s1`" in child or "operator `M1` on `s" in child
-    assert "TrueSkill mu " in student and "2 rated matches along the lineage" in student
-    assert '"learning_rate"' in student and '"image"' not in student
-
-
-def test_the_card_says_how_the_weights_were_trained_or_that_they_were_not(played: Run, tmp_path: Path) -> None:
-    def card(adapter_id: str, **changed: object) -> str:
-        description = played.history.description() or {}
-        files = read_files(played, adapter_id, ("adapter_config.json", "adapter_model.safetensors"))
-        adapter = json.loads(files["adapter_config.json"])
-        subject = Subject(adapter_id, files, adapter, BaseModel("seed", False), "out", "An adapter.", merged=False)
-        config = description["config"]
-        return model_card(played, description | {"config": config | changed}, subject)
-
-    curriculum = (played.history.description() or {})["config"]["propose"] | {"curriculum": [1]}
-    for changed, how in (
-        ({}, "trained by self-play in a population of LoRA adapters: teachers write"),
-        ({"mode": "single"}, "trained by self-play: a single LoRA adapter writes"),
-        ({"propose": curriculum}, "trained in a population of LoRA adapters: a generator of programs"),
-    ):
-        assert f"An adapter. It was {how}" in card("s0-g0001", **changed)
-        said = f"An adapter. These weights were not trained. Those of the run's later adapters are {how}"
-        assert said in card("s0-start", **changed)
-
-
 def test_the_card_says_which_options_write_the_same_bytes(run: Run, tmp_path: Path) -> None:
     options = {"repository": "me/adapter", "hub_base": "me/base", "licence": "apache-2.0"}
     write_folder(run, "s0-start", tmp_path / "out", **options)
@@ -191,57 +121,6 @@ def test_the_card_says_which_options_write_the_same_bytes(run: Run, tmp_path: Pa
     assert "and the same `--base-model`,\n  `--license` and `--to`, writes the same bytes" in card
     write_folder(run, "s0-start", tmp_path / "plain" / "out")
     assert (tmp_path / "plain" / "out" / "README.md").read_text() != card, "the options are part of the bytes"
-
-
-def test_attempts_at_one_task_are_one_observation_on_the_card(played: Run, tmp_path: Path) -> None:
-    export_adapter(played, "s0-g0001", tmp_path / "s0", merge=False)
-    tasks: dict[str, list[bool]] = {}
-    for generation in (0, 1):
-        asked = {row["rollout_id"]: row for row in played.read_table(generation, "rollouts").to_pylist()}
-        for row in played.read_table(generation, "grades").to_pylist():
-            if asked[row["rollout_id"]]["student_id"] == "s0":
-                tasks.setdefault(asked[row["rollout_id"]]["task_id"], []).append(row["correct"])
-    means = np.array([np.mean(own) for own in tasks.values()])
-    assert {len(own) for own in tasks.values()} == {2}, "with one attempt each, attempts would be independent"
-    said = f"{means.mean():.1%} ± {means.std(ddof=1) / len(means) ** 0.5:.1%}, n = {len(means)} tasks"
-    assert f"| attempts correct, mean over tasks | {said} |" in (tmp_path / "s0" / "README.md").read_text()
-
-
-def test_the_rating_on_the_card_is_the_last_one_of_these_weights(played: Run, tmp_path: Path) -> None:
-    rows = [row for row in played.read_table(1, "ratings").to_pylist() if row["member_id"] == "s0"]
-    export_adapter(played, "s0-g0001", tmp_path / "s0", merge=False)
-    assert f"TrueSkill mu {rows[-1]['mu']:.2f}, sigma {rows[-1]['sigma']:.2f}" in (tmp_path / "s0" / "README.md").read_text()
-    export_adapter(played, "s0-start", tmp_path / "start", merge=False)
-    start = next(row for row in played.read_table(None, "population").to_pylist() if row["member_id"] == "s0")
-    said = f"TrueSkill mu {start['mu']:.2f}, sigma {start['sigma']:.2f}, fitness 0.00, at the start; 0 rated matches"
-    assert said in (tmp_path / "start" / "README.md").read_text()
-
-
-def test_names_of_others_are_shown_and_never_obeyed() -> None:
-    for text in (escaped(HOSTILE), code(HOSTILE), table(["a"], [[code(HOSTILE)]]).splitlines()[2]):
-        assert "\n" not in text and "<script>" not in text and "\\<script\\>" in text and "\\]\\(javascript" in text
-        assert "\u202e" not in text and "\\|" in text and "\\`x\\`" in text
-    assert code("s0-g0001") == "`s0-g0001`" and code("") == "–" and code("a`b") == "a\\`b"
-    assert all(line.startswith("    ") for line in block(f"```\n{HOSTILE}").split("\n"))
-
-
-def test_hostile_names_in_a_run_stay_text_in_the_card_and_its_metadata(played: Run, tmp_path: Path) -> None:
-    export_adapter(played, "s0-g0001", tmp_path / "out", merge=False)
-    card = ModelCard.load(tmp_path / "out" / "README.md")
-    assert card.data.license in (None, "mit")
-    assert [result.dataset_name for result in card.data.eval_results] == ["cruxeval", one_line(HOSTILE)]
-    assert card.data.eval_results[0].metric_args == {"problems": 48, "stderr": 0.0625}
-    assert "| cruxeval | all | pass\\@1 greedy | 0.2500 | 0.0625 | 48 | as its configuration says |" in card.text
-    assert "<script>" not in card.text and "](javascript" not in card.text
-
-
-def test_scores_on_the_card_say_how_they_were_asked_for(played: Run, tmp_path: Path) -> None:
-    export_adapter(played, "t0-g0001", tmp_path / "out", merge=False)
-    card = ModelCard.load(tmp_path / "out" / "README.md")
-    for score, way in (("0.5000", "chat, 1,024 tokens"), ("0.2500", "completion, 512 tokens")):
-        assert f"| humaneval | all | pass\\@1 greedy | {score} | 0.0625 | 164 | {escaped(way)} |" in card.text
-    found = [(result.metric_value, (result.metric_args or {})["asked"]) for result in card.data.eval_results]
-    assert found == [(0.5, "chat, 1,024 tokens"), (0.25, "completion, 512 tokens")]
 
 
 def test_an_upload_is_one_commit_to_a_private_repository(run: Run, server: FakeHub, tmp_path: Path) -> None:
