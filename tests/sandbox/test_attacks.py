@@ -19,7 +19,7 @@ from stages.core.judging.judge import AnswerItem, TaskItem, compare_literal, jud
 from stages.core.sandbox.local import LocalSandbox
 from stages.core.sandbox.protocol import Job, Sandbox, SandboxUnavailable
 from stages.core.values.canonical import LiteralError, canonical, parse_arguments, parse_value
-from tests.attacks.controls import CONTROLS
+from tests.honest_programs.controls import CONTROLS
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "benchdata"
 needs_data = pytest.mark.skipif(not DATA.exists(), reason="../shared/benchdata is not here")

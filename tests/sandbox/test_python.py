@@ -12,7 +12,8 @@ from stages.core.sandbox.local import LocalSandbox
 from stages.core.sandbox.protocol import IMAGE, Job, Sandbox, Verdict
 from stages.core.sandbox.verdicts import needs_modules
 from stages.core.values.canonical import canonical, parse_value
-from tests.attacks.honest import CODECS, ENCODE, EVERY_CHARACTER, PROGRAMS, REFUSED, TEXTS
+from tests.honest_programs.codecs import CODECS, ENCODE, EVERY_CHARACTER, TEXTS
+from tests.honest_programs.library import PROGRAMS, REFUSED
 
 # A process a program, as inside: what one leaves behind in a module the next must not see. An exception is written as `!`.
 OUTSIDE = """

@@ -9,7 +9,7 @@ import pytest
 
 from flows.audit.attack_catalogue import ATTACKS
 from stages.core.sandbox.protocol import Job
-from tests.attacks.controls import CONTROLS
+from tests.honest_programs.controls import CONTROLS
 
 PROGRAMS = 100_000
 
