@@ -88,9 +88,9 @@ def model_name(model: str) -> str:
     return str(Path(model).absolute()) if Path(model).is_dir() else model
 
 
-def _slug(name: str, length: int = 25) -> str:
+def _slug(name: str) -> str:
     """A model's name as part of a run id, which consists of lower-case letters, digits and hyphens."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:length].strip("-") or "unnamed"
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:25].strip("-") or "unnamed"
 
 
 def _folder(text: str) -> str:

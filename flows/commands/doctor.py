@@ -81,10 +81,10 @@ def examine(store_url: str | None) -> Iterator[MachineCheck]:
     )
 
 
-def essentials(seconds: float = 3) -> Iterator[MachineCheck]:
-    """The findings without which no run starts, quickly: the daemon gets this many seconds for an answer."""
+def essentials() -> Iterator[MachineCheck]:
+    """The findings without which no run starts, quickly: the daemon gets three seconds for an answer."""
     yield from _findings(
-        ("Python", _python), ("packages", _packages), ("Docker", lambda: _docker(seconds)), ("models", _shipped_models)
+        ("Python", _python), ("packages", _packages), ("Docker", lambda: _docker(3)), ("models", _shipped_models)
     )
 
 

@@ -170,11 +170,11 @@ def generation_costs(watch: RunTables, prices: Cost | None = None) -> tuple[Gene
     return tuple(found)
 
 
-def generation_cost(watch: RunTables, generation: int | None, prices: Cost | None = None) -> GenerationCost:
+def generation_cost(watch: RunTables, generation: int | None) -> GenerationCost:
     """Return the cost of one generation, or of the start."""
     if generation is None:
-        return _generation(None, watch.run.history.of_generation(None), None, of_machine(), prices)
-    return _generation(generation, watch.steps(generation), watch.numbers(generation), of_machine(), prices)
+        return _generation(None, watch.run.history.of_generation(None), None, of_machine(), None)
+    return _generation(generation, watch.steps(generation), watch.numbers(generation), of_machine(), None)
 
 
 def _generation(

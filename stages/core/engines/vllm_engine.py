@@ -47,7 +47,6 @@ class EngineLimits:
     batch_tokens: int = 8192  # computed at once; a CPU computes at least the window
     memory_share: float = 0.6  # of the GPU; a CPU uses VLLM_CPU_KVCACHE_SPACE instead
     dtype: str = "auto"
-    tensor_parallel: int = 1
     compile: bool = True  # False starts faster and decodes slower
 
 
@@ -60,7 +59,7 @@ class VLLMEngine:
         if on_cuda():
             os.environ |= card_settings(os.environ, version("torch"))
         else:
-            os.environ |= core_settings(os.environ, os.sched_getaffinity(0), limits.tensor_parallel)
+            os.environ |= core_settings(os.environ, os.sched_getaffinity(0))
         with _start_errors():
             self._llm: Any = self._started(model)
         watch(self._llm.llm_engine.engine_core, EngineDeadError)
@@ -83,7 +82,6 @@ class VLLMEngine:
             enable_chunked_prefill=on_cuda(),
             max_num_batched_tokens=limits.batch_tokens if on_cuda() else max(limits.batch_tokens, limits.window),
             gpu_memory_utilization=limits.memory_share,
-            tensor_parallel_size=limits.tensor_parallel,
             enforce_eager=not limits.compile,
             enable_lora=True,
             max_lora_rank=reserved_rank(limits.rank),

@@ -1,15 +1,14 @@
 """Which Docker daemons can run sandboxes. Only the standard library: `populora doctor` asks before packages are installed."""
 
 import os
-from collections.abc import Mapping
 
 
-def unsuited(environment: Mapping[str, str] = os.environ) -> str:
+def unsuited() -> str:
     """Return why the daemon that the environment names cannot run sandboxes, and what to do; empty if it may.
 
     A container's streams are read as a plain socket.
     """
-    if not (environment.get("DOCKER_HOST", "").startswith("ssh://") or environment.get("DOCKER_TLS_VERIFY")):
+    if not (os.environ.get("DOCKER_HOST", "").startswith("ssh://") or os.environ.get("DOCKER_TLS_VERIFY")):
         return ""
     return (
         "the Docker daemon is reached through TLS or SSH, which sandboxes cannot use; forward its socket (ssh -nNT -o "

@@ -124,12 +124,12 @@ def proposal_prompts(
 
 
 def score_proposals(
-    engine: Engine, sandbox: Sandbox, style: PromptStyle, kind: Kind, prompts: Sequence[tuple[str, str]], temperature: float = 1.0
+    engine: Engine, sandbox: Sandbox, style: PromptStyle, kind: Kind, prompts: Sequence[tuple[str, str]]
 ) -> ProposalScores:
     """Valid: can be read, runs on each input, and each output has at most 40 characters."""
     limit = INPUTS_TOKENS if kind is Kind.INDUCTION else PROPOSAL_TOKENS
     requests = [Request(tuple(engine.encode(prompt)), None, seed, limit) for seed, (prompt, _) in enumerate(prompts)]
-    completions = engine.generate(requests, temperature)
+    completions = engine.generate(requests, 1.0)
     reasons: Counter[str] = Counter()
     items = []
     for (_, program), completion in zip(prompts, completions, strict=True):

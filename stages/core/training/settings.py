@@ -21,7 +21,6 @@ class Settings:
     learning_rate: float = 1e-5
     warmup: int = 0
     betas: tuple[float, float] = (0.9, 0.999)
-    epsilon: float = 1e-8
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
     micro_batch_tokens: int = 16384

@@ -22,6 +22,7 @@ from stages.core.training.protocol import Update
 from stages.core.training.settings import Settings
 
 NORM_PART = 1 << 20  # parameters
+EPSILON = 1e-8  # of AdamW
 
 
 class SumStepper:
@@ -94,7 +95,7 @@ def adamw(adapter: Adapter, names: Sequence[str], gradient_P: torch.Tensor, norm
     gradient_P = gradient_P.float() * min(1.0, settings.max_grad_norm / (norm + 1e-6))
     mean_P = beta1 * mean_P + (1 - beta1) * gradient_P
     square_P = beta2 * square_P + (1 - beta2) * gradient_P.square()
-    denominator_P = (square_P / (1 - beta2**step)).sqrt() + settings.epsilon
+    denominator_P = (square_P / (1 - beta2**step)).sqrt() + EPSILON
     weights_P = weights_P * (1 - learning_rate * settings.weight_decay)
     weights_P = weights_P - learning_rate / (1 - beta1**step) * mean_P / denominator_P
     shapes = {name: adapter.weights[name].shape for name in names}
