@@ -16,9 +16,8 @@ from typing import Any
 from flows.added_rewards import check_added_rewards
 from flows.benchmarks.own_suites import OwnSuites
 from flows.benchmarks.suite_data import check_suites, suite_of
-from flows.choices import choose, estimator_of, gates_of, operators_of, training_settings
+from flows.choices import check_curriculum, choose, estimator_of, gates_of, operators_of, training_settings
 from flows.config import PROJECT, ConfigError, RunConfig
-from flows.curriculum_choice import check_curriculum
 from flows.run import hub_models
 from flows.run.earlier_reader import EarlierReader
 from flows.run.held_adapters import HeldAdapters, held_by_process

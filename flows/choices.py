@@ -14,8 +14,10 @@ from flows import allowed
 from flows.config import PROJECT, ConfigError, RunConfig
 from flows.near_names import hint
 from stages import evolve as evolution
+from stages.core.method.curriculum import CURRICULA, Curriculum, shares
 from stages.core.method.gates import GATES, Gate
 from stages.core.method.rating import Rating
+from stages.generate import records_of
 from stages.reward import ESTIMATORS, Estimator
 
 if TYPE_CHECKING:
@@ -57,6 +59,21 @@ def estimator_of(config: RunConfig) -> Estimator:
 def gates_of(config: RunConfig) -> dict[str, Gate]:
     """Return the enabled gates by name, including the user's own. Raises ConfigError."""
     return {name: choose("reward.gates", name, GATES) for name in config.reward.gates}
+
+
+def chosen_curriculum(config: RunConfig) -> Curriculum:
+    """Return the curriculum that `propose.curriculum` names. Raises ConfigError."""
+    return choose("propose.curriculum", config.propose.curriculum, CURRICULA)
+
+
+def check_curriculum(config: RunConfig) -> None:
+    """Raise ConfigError unless the curriculum weighs some cell of the run's kinds before anything has been attempted."""
+    curriculum = chosen_curriculum(config)
+    try:
+        shares(curriculum, records_of([], config.kinds))
+    except ValueError as error:
+        kinds = ", ".join(config.propose.kinds)
+        raise ConfigError(f"propose.curriculum and propose.kinds ({kinds}): {error}") from None
 
 
 def evolution_policy(config: RunConfig) -> evolution.EvolutionPolicy:

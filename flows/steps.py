@@ -15,9 +15,8 @@ from flows.added_rewards import added_rewards
 from flows.backend import Backend
 from flows.benchmarks.schedule import Panel, members_at, panels, shared, write_panels
 from flows.benchmarks.score import probe_plan, score_members
-from flows.choices import choose, estimator_of, evolution_policy, gates_of, operators_of
+from flows.choices import choose, chosen_curriculum, estimator_of, evolution_policy, gates_of, operators_of
 from flows.config import ConfigError, RunConfig
-from flows.curriculum_choice import chosen_curriculum
 from flows.earlier_tasks import posed_again, recent, references_of, stored_among
 from flows.early_judging import early_verdicts_of, judged_early
 from flows.generation_metrics import generation_metrics, paid_grades

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
+from flows.choices import chosen_curriculum
 from flows.config import RunConfig
-from flows.curriculum_choice import chosen_curriculum
 from stages.core.method.curriculum import RECENT
 from stages.core.seed_model.programs import ProgramKeys
 from stages.generate import generate, records_of

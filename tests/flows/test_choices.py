@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from flows.audit.fsck import fsck
+from flows.backend import Backend
 from flows.choices import choose, sources
 from flows.config import PROJECT, ConfigError, RunConfig, dump, load
 from flows.execution.run_stage import Spec, execute
@@ -16,7 +17,9 @@ from flows.run.fork import fork
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.storage import open_store
+from stages.core.method.curriculum import CURRICULA, Cell, Record
 from stages.core.method.rewards import RULES
+from stages.core.prompts.styles import Kind
 from stages.reward import ESTIMATORS
 from tests.support import example_run
 
@@ -120,3 +123,25 @@ def test_a_file_that_cannot_be_loaded_is_one_line_that_names_the_key(tmp_path: P
         (tmp_path / "own.py").write_text(text)
         with pytest.raises(ConfigError, match=f"reward.rule: .*own.py cannot be loaded: {said}"):
             choose("reward.rule", f"{tmp_path / 'own.py'}:rule", RULES)
+
+
+def test_the_reasoner_is_given_deductions_whose_depth_it_solves_half_of_the_time() -> None:
+    curriculum = choose("propose.curriculum", load("reasoner").propose.curriculum, CURRICULA)
+    records = {
+        Cell(Kind.DEDUCTION, 1): Record(98, 98),
+        Cell(Kind.DEDUCTION, 6): Record(98, 49),
+        Cell(Kind.DEDUCTION, 9): Record(98, 0),
+        Cell(Kind.ABDUCTION, 6): Record(98, 49),
+        Cell(Kind.INDUCTION, 1): Record(),
+    }
+    assert curriculum(records) == {
+        Cell(Kind.DEDUCTION, 1): 0.99 * (1 - 0.99),
+        Cell(Kind.DEDUCTION, 6): 0.25,
+        Cell(Kind.DEDUCTION, 9): 0.01 * 0.99,
+    }
+
+
+def test_a_curriculum_that_weighs_none_of_the_run_s_kinds_is_refused_before_the_run() -> None:
+    backend = Backend(load("reasoner", ["propose.kinds=['abduction']"]))
+    with pytest.raises(ConfigError, match=r"propose\.curriculum and propose\.kinds \(abduction\): a curriculum's weights"):
+        backend.check()
