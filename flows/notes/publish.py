@@ -212,7 +212,7 @@ def _alarms(run: Run, browser: str) -> AlarmMessages:
 
 
 def progress_of(generation: int | None, stage: str, reading: Reading | None, planned: int) -> tuple[float, str]:
-    """Update the progress note while a stage runs: the share of all stages done, and what is running."""
+    """Return the progress while a stage runs: the share of all stages done, and what is running."""
     within = "" if reading is None else f": {reading}"
     if generation is None:
         return 0.0, f"{stage}{within}"

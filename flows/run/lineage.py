@@ -1,7 +1,7 @@
 """Where a row or an adapter comes from and what was derived from it: plain values read from a run's verified tables.
 
 Backwards: this weight change ← samples ← rollouts ← tasks ← proposals ← teacher adapter ← its parents. Forwards: a task's
-rollouts, grades, samples, the updates that they moved, the later prompts that showed it and the later batches that it filled.
+rollouts, grades, samples, the updates that they moved, the later prompts that showed it and the later generations that posed it again.
 """
 
 import re
@@ -101,7 +101,7 @@ class Lineage:
         return {"task_id": task_id, "generation": None, "task": seed, "forwards": forwards}
 
     def _replays(self, task_id: str, after: int) -> Json:
-        """Return the later generations in which the task filled a short batch; empty in a run without top-up."""
+        """Return the later generations in which the task was posed again; empty in a run without replays."""
         if not replays_tasks(self.run):
             return {}
         later = [generation for generation in self.generations() if generation > after]

@@ -1,6 +1,6 @@
 """Evolution operators on delta W (arXiv 2605.16727): mutations M1..M5, crossovers X1..X4, controls C1 and C2.
 
-An adapter's delta W = (alpha / r) B A is unchanged if (B, A) becomes (B G, G^-1 A). Operators on the raw factors (`lora_paper`)
+An adapter's delta W = (alpha / r) B A is unchanged if (B, A) becomes (B G, G^-1 A). Operators on the raw factors (`paper.py`)
 therefore depend on an arbitrary choice of basis. Here BA = U S V^T by thin SVD, which has no gauge; children are written with
 B' = U' sqrt(S') and A' = sqrt(S') V'^T, and then scaled so that rows of A' are as long as the parent's: children learn at the
 rate of copies. Rank, shapes and alpha are unchanged.
@@ -13,7 +13,7 @@ Deviations (the paper names the operators; their formulas and numbers come from 
 4. X1 drops singular triplets, not entries: like DARE's (arXiv 2311.03099), its expectation is the mean of the parents, but no
    d x d matrix is formed and no full-rank noise is added.
 5. X1, X4 and C2 restore the norm of the parents, matrix by matrix.
-6. Matrices whose delta is 0 (before any training B = 0) are copied from the first parent; see `lora_algebra.rebuild`.
+6. Matrices whose delta is 0 (before any training B = 0) are copied from the first parent; see `algebra.rebuild`.
 
 To add an operator, write one function (parents, generator) -> (child, parameters) and one line in OPERATORS.
 Axes: N adapted matrices, R rank, P rank times parents, I inputs, O outputs.
@@ -280,5 +280,5 @@ def _one_thread() -> Iterator[None]:
 
 
 def operators(device: str = "cpu", known: Mapping[str, FactorOperator] = OPERATORS) -> dict[str, WeightOperator]:
-    """Return the operators by name, wrapped for the stages: those on delta W, or `lora_paper.PAPER_OPERATORS`."""
+    """Return the operators by name, wrapped for the stages: those on delta W, or `paper.PAPER_OPERATORS`."""
     return {name: on_weights(operator, device) for name, operator in known.items()}

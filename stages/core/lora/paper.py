@@ -5,7 +5,7 @@ start from an SVD, and the copies X2 and C1, depend on the gauge: (B G, G^-1 A) 
 child. The midpoint of two unrelated parents' factors is not the midpoint of their effects (it contains the cross terms B1 A2 and
 B2 A1); members that share their A at the start are little affected. M1 rotates by I + eps skew(M), which increases the norm; M3
 leaves components that no gradient can revive. Norms are not restored. These operators serve comparison with the literature: runs
-use `lora` unless `evolution.space` is `paper`.
+use `operators` unless `evolution.space` is `paper`.
 
 Axes: N adapted matrices, R rank, I inputs, O outputs.
 """

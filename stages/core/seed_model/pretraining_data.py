@@ -1,4 +1,4 @@
-"""Documents for pretraining: prompts as `compact_prompts` writes them, with their answers, packed into rows of equal length."""
+"""Documents for pretraining: prompts as `CompactPrompts` writes them, with their answers, packed into rows of equal length."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace

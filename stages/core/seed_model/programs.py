@@ -5,7 +5,7 @@ levels of difficulty, draws inputs for it and runs it. **The runs happen on the 
 `program_grammar` and `program_blocks`, which cannot write an import, an attribute with an underscore or an endless loop; long
 loops are cut off. Never pass text that a model wrote to this file; that belongs in the sandbox.
 
-Two keys define when programs are the same: `program_key` (syntax tree with canonical names) and `behaviour_key` (outputs on
+Two keys define when programs are the same: `program_key` (syntax tree with canonical names) and `Behaviours.key` (outputs on
 fixed inputs).
 """
 
@@ -183,7 +183,7 @@ def program_key(source: str) -> str:
 
 
 def fixed_arguments(signature: str) -> list[list[object]]:
-    """The inputs on which `behaviour_key` compares programs of one signature."""
+    """The inputs on which `Behaviours.key` compares programs of one signature."""
     draw = ScalarDraws(np.random.default_rng([3, *signature.encode()]))
     return [[draw_value(draw, kind) for kind in signature] for _ in range(FIXED_INPUTS)]
 
