@@ -337,10 +337,9 @@ def benchmark(io: StageIO, config: RunConfig, backend: Backend) -> None:
     answers = [_answers(panel, io, backend, problems, plan) for panel in chosen]
     if io.part is None:
         write_panels(io, chosen, answers)
+        score_members(io, config, backend, members_at(io, config))
     else:
         io.write_part(tables.join(answers, tables.ANSWERS), tables.ANSWERS)
-    if io.part is None:
-        score_members(io, config, backend, members_at(io, config))
     io.version(engine=backend.engine_version(), sandbox=backend.walls(), suite=backend.suites.digest(rule.suite))
 
 

@@ -34,14 +34,13 @@ def export_adapter(
     """
     config = described(run)["config"]
     base = base or base_of(config["model"])
+    files = read_files(run, adapter_id, (CONFIG_FILE, WEIGHTS_FILE))
     if not merge:
-        files = read_files(run, adapter_id, (CONFIG_FILE, WEIGHTS_FILE))
         with whole_folder(folder) as unfinished:
             (unfinished / CONFIG_FILE).write_bytes(published_config(json.loads(files[CONFIG_FILE]), base))
             (unfinished / WEIGHTS_FILE).write_bytes(files[WEIGHTS_FILE])
             (unfinished / CARD_FILE).write_text(peft_card(run, adapter_id, base, loaded_as or folder.name), encoding="utf-8")
         return f"wrote      {folder}: LoRA adapter {adapter_id} in PEFT format, described in its {CARD_FILE}"
-    files = read_files(run, adapter_id, (CONFIG_FILE, WEIGHTS_FILE))
     adapter, weights = json.loads(files[CONFIG_FILE]), load(files[WEIGHTS_FILE])
     with whole_folder(folder) as unfinished:
         backend = Backend(parse(config))

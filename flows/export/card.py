@@ -14,7 +14,7 @@ from flows.export.base_model import BaseModel
 from flows.export.markdown import block, code, escaped, leak_warning, one_line, table
 from flows.run.history import OWN_WAY
 from flows.run.leaking import warning
-from flows.run.lineage import Json, Lineage, generation_of
+from flows.run.lineage import Json, Lineage, generation_of_row
 from flows.run.manifest import sha256_hex
 from flows.run.run import Run
 from stages.core.engines.vllm_ranks import reserved_rank
@@ -287,7 +287,7 @@ def _training(lineage: Lineage, steps: list[Json]) -> str:
         tried += [task_of(row["rollout_id"]) for row in graded]
     if not (written or solved):
         return "These are starting weights, or an offspring of starting weights: they were not trained."
-    seeds = sum(generation_of(task) is None for task in solved)
+    seeds = sum(generation_of_row(task) is None for task in solved)
     rows = []
     if written:
         rows.append(["tasks made (written as a teacher)", f"{len(written)}, of which {statuses['valid']} were judged valid"])

@@ -3,10 +3,9 @@
 import re
 import textwrap
 from collections.abc import Iterator
-from typing import Any
 
 from flows.config import PROJECT, ConfigError, configurations, dump, load, unknown_key
-from flows.guide.setting_list import Setting, as_toml, groups, settings
+from flows.guide.setting_list import Setting, as_toml, groups, settings, value_at
 
 MAP, METHOD = "docs/map.md", "docs/method.md"
 WIDTH, INDENT = 118, 12
@@ -54,15 +53,10 @@ def _elsewhere(setting: Setting) -> str:
     """Return the other values that shipped configurations have, with their names."""
     found: dict[str, list[str]] = {}
     for name in configurations():
-        value = _value(dump(load(name)), setting.key)
+        value = value_at(dump(load(name)), setting.key)
         if value != setting.default:
             found.setdefault(as_toml(value), []).append(name)
     return "; ".join(f"{value} in {', '.join(names)}" for value, names in found.items())
-
-
-def _value(values: dict[str, Any], key: str) -> Any:
-    group, _, name = key.rpartition(".")
-    return (values[group] if group else values)[name]
 
 
 def _reasons(key: str) -> Iterator[str]:

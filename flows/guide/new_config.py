@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.config import PROJECT, RUNS, ConfigError, RunConfig, apply, dump, load
-from flows.guide.setting_list import as_toml, groups, settings
+from flows.guide.setting_list import as_toml, groups, settings, value_at
 from flows.near_names import hint
 from flows.plan.estimate import hours
 from flows.storage import StoreRefused, open_store
@@ -119,7 +119,7 @@ def changes(answers: Answers) -> dict[str, Any]:
     mode, teachers, students = ("population", *map(int, members.groups())) if members else ("single", 1, 1)
     wanted |= {"mode": mode, "population.teachers": teachers, "population.students": students}
     values = dump(base)
-    different = {key: value for key, value in wanted.items() if _at(values, key) != value}
+    different = {key: value for key, value in wanted.items() if value_at(values, key) != value}
     generations = _budgeted(answers, different)
     return different | ({"generations": generations} if generations != base.generations else {})
 
@@ -151,7 +151,7 @@ def text(answers: Answers, start: Sequence[str]) -> str:
 
 def _setting_lines(key: str, value: Any, name: str, changed: Mapping[str, Any], base: Mapping[str, Any]) -> list[str]:
     """Return a key under its title; a changed one is followed by the value of the shipped configuration."""
-    before = f"  # {name}: {as_toml(_at(base, key))}" if key in changed else ""
+    before = f"  # {name}: {as_toml(value_at(base, key))}" if key in changed else ""
     return [*_comment(settings()[key].meaning), f"{key.rpartition('.')[2]} = {as_toml(value)}{before}"]
 
 
@@ -159,11 +159,6 @@ def _comment(words: str) -> list[str]:
     return textwrap.wrap(
         words, WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False, break_long_words=False
     )
-
-
-def _at(values: Mapping[str, Any], key: str) -> Any:
-    group, _, field = key.rpartition(".")
-    return (values[group] if group else values)[field]
 
 
 # the questions: defaults and checks -------------------------------------------------------------------------------------------

@@ -54,6 +54,12 @@ def as_toml(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
+def value_at(values: Mapping[str, Any], key: str) -> Any:
+    """Return the value of a dotted key in a dumped configuration."""
+    group, _, name = key.rpartition(".")
+    return (values[group] if group else values)[name]
+
+
 def _group(schema: Mapping[str, Any], about: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the schema of a group, None for a single setting."""
     return schema["$defs"][about["$ref"].rpartition("/")[2]] if "$ref" in about else None

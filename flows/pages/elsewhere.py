@@ -9,7 +9,7 @@ from itertools import islice
 from flows.near_names import nearest
 from flows.pages.library import Library
 from flows.run.addresses import Addresses
-from flows.run.lineage import generation_of
+from flows.run.lineage import generation_of_row
 from flows.run.manifest import folder_of
 from flows.run.run import Run
 from flows.storage import Damaged, NotStored, StoreRefused, StoreUnavailable
@@ -76,7 +76,7 @@ def _inside(library: Library, run: Run, parts: Mapping[str, str]) -> Iterator[Li
 
 
 def _tasks(library: Library, run: Run, parts: Mapping[str, str]) -> Iterator[str]:
-    generation = generation_of(parts["task_id"])
+    generation = generation_of_row(parts["task_id"])
     table, column = ("seeds", "task_id") if generation is None else ("proposals", "proposal_id")
     return (row[column] for row in library.each(run, f"{folder_of(generation)}/{table}.parquet", (column,)))
 

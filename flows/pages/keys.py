@@ -5,7 +5,7 @@ from typing import Any
 
 from flows.pages.table_view import TOKENS
 from flows.run.addresses import Addresses
-from flows.run.lineage import generation_of
+from flows.run.lineage import generation_of_row
 from stages.core.places import is_place
 from stages.core.population import GENERATOR
 
@@ -31,7 +31,7 @@ def link(run_id: str, column: str, value: Any) -> str:
         return "" if value == GENERATOR else _AT.member(run_id, value)
     if column in ADAPTERS:
         return _AT.adapter(run_id, value)
-    generation = generation_of(value)
+    generation = generation_of_row(value)
     if column == "match_id" and generation is not None:
         return _AT.generation_table(run_id, generation, "matches", column="match_id", value=value)
     if column == "group_id" and generation is not None:

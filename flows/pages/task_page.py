@@ -8,7 +8,7 @@ from flows.pages.library import Library
 from flows.pages.pedigree import Node, Pedigree
 from flows.pages.prompt_text import prompt_text
 from flows.run.addresses import SEARCHED
-from flows.run.lineage import generation_of, replays_tasks
+from flows.run.lineage import generation_of_row, replays_tasks
 from flows.run.manifest import Json, folder_of
 from flows.run.rewarding import Rewarding, rewarding_config
 from flows.run.run import Run
@@ -32,7 +32,7 @@ def task_page(library: Library, run_id: str, task_id: str, later: int = 1) -> Js
     """Return a task (or the task of an attempt). `later` is the page of later generations. Raises NotStored or BadRequest."""
     run = library.run(run_id)
     task_id = task_of(task_id)
-    generation = generation_of(task_id)
+    generation = generation_of_row(task_id)
     page: Json = {"run": run_id, "task_id": task_id, "generation": generation, "asked": ASKED}
     if generation is None:
         return page | _seed(library, run, task_id) | _later(library, run, task_id, -1, later)

@@ -15,7 +15,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.flows import EntrypointType  # type: ignore[attr-defined]
 from prefect.schedules import Cron, Schedule
 
-from flows.config import RUNS, dump, load
+from flows.config import configurations, dump, load
 from flows.execution import flow_cleanup
 from flows.execution.pools import stage
 from flows.prefect_ops import flows as flows_
@@ -87,15 +87,10 @@ def local_timezone() -> str:
     return os.environ.get("TZ") or os.path.realpath("/etc/localtime").partition("zoneinfo/")[2] or "UTC"
 
 
-def presets() -> list[str]:
-    """Return the names of the configurations in infra/runs/."""
-    return sorted(file.stem for file in RUNS.glob("*.toml"))
-
-
 def _training(store: str) -> list[RunnerDeployment]:
     """Return `train/train` with the default preset's values in its form, and one deployment per preset with its values."""
     made = []
-    for preset in presets():
+    for preset in configurations():
         names = ["train", preset] if preset == DEFAULT_PRESET else [preset]
         for name in names:
             made.append(

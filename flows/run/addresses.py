@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from urllib.parse import quote, urlencode
 
 from flows.config import ConfigError
-from flows.run.lineage import generation_of
+from flows.run.lineage import generation_of_row
 from flows.run.manifest import folder_of
 from stages.core.method.top_up import task_of
 
@@ -87,7 +87,7 @@ class Addresses:
     def attempt(self, run_id: str, rollout_id: str) -> str:
         """One attempt, on the page of its task; of a stored task, the one that searches the generation that posed it again."""
         task_id = task_of(rollout_id)
-        posed, played = generation_of(task_id), generation_of(rollout_id)
+        posed, played = generation_of_row(task_id), generation_of_row(rollout_id)
         after = 0 if played is None else played - (-1 if posed is None else posed)
         page = -(-after // SEARCHED)
         return f"{self.task(run_id, task_id)}{_query({'later': page if page > 1 else ''})}#{_part(rollout_id)}"

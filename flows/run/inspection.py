@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flows.run.leaking import paid_with, warning
-from flows.run.lineage import Json, Lineage, adapters_made, generation_of, replays_tasks
+from flows.run.lineage import Json, Lineage, adapters_made, generation_of_row, replays_tasks
 from flows.run.manifest import Manifest
 from flows.run.planned import planned_generations
 from flows.run.run import Run
@@ -151,7 +151,9 @@ def rows(run: Run, name: str, generations: list[int] | None = None, **equal: Any
 
 def _generations_for(run: Run, name: str, equal: Json) -> list[int]:
     """Return all generations, or the one that an id in the condition belongs to; a task may also have rows in later ones."""
-    named = {place for key, value in equal.items() if key.endswith("_id") and (place := generation_of(str(value))) is not None}
+    named = {
+        place for key, value in equal.items() if key.endswith("_id") and (place := generation_of_row(str(value))) is not None
+    }
     begun = run.history.generations()
     if named and name in ("rollouts", "grades", "samples") and {"task_id", "group_id"} & set(equal) and replays_tasks(run):
         return [number for number in begun if number >= min(named)]

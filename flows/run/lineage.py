@@ -1,7 +1,8 @@
 """Where a row or an adapter comes from and what was derived from it: plain values read from a run's verified tables.
 
 Backwards: this weight change ← samples ← rollouts ← tasks ← proposals ← teacher adapter ← its parents. Forwards: a task's
-rollouts, grades, samples, the updates that they moved, the later prompts that showed it and the later generations that posed it again.
+rollouts, grades, samples, the updates that they moved, the later prompts that showed it and the later generations that posed it
+again.
 """
 
 import re
@@ -64,7 +65,7 @@ class Lineage:
     def task(self, task_id: str) -> Json:
         """Return a task (or a rollout's) with its origin and what was derived from it. Raises StoreRefused if there is none."""
         task_id = task_of(task_id)
-        generation = generation_of(task_id)
+        generation = generation_of_row(task_id)
         if generation is None:
             return self._seed(task_id)
         task = self.row(generation, "tasks", "task_id", task_id)
@@ -217,7 +218,7 @@ class Lineage:
         """Return the number of these samples, their tasks, and who wrote those."""
         own = self.trained_on(generation, member_id)
         tasks = {task_of(row["sample_id"]) for row in own}
-        places = sorted({place for task_id in tasks if (place := generation_of(task_id)) is not None})
+        places = sorted({place for task_id in tasks if (place := generation_of_row(task_id)) is not None})
         return {
             "count": len(own),
             "tokens": sum(row["tokens"] for row in own),
@@ -272,7 +273,7 @@ def no_adapter(run: Run, adapter_id: str) -> StoreRefused:
 def no_task(run: Run, task_id: str, known: Sequence[str]) -> StoreRefused:
     """Return the error for an unknown task: with the nearest known ids, or the generations that there are."""
     begun = run.history.generations()
-    place = generation_of(task_id)
+    place = generation_of_row(task_id)
     if place is not None and place not in begun:
         there = f"; its generations are 0 to {begun[-1]}" if begun else "; it has no generation yet"
         return StoreRefused(f"run {run.run_id} has no task {task_id}{there}")
@@ -286,7 +287,7 @@ def replays_tasks(run: Run) -> bool:
     return any(rule.get(name) for name in REPLAYS)
 
 
-def generation_of(row_id: str) -> int | None:
+def generation_of_row(row_id: str) -> int | None:
     """Return the generation that an id (`g0007-m00-p003`) belongs to; None for seeds."""
     found = re.match(r"g(\d{4,9})-", row_id)  # what is longer is no id, and Python reads no number of any length
     return int(found.group(1)) if found else None

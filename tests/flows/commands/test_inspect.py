@@ -11,7 +11,7 @@ from flows.config import RunConfig
 from flows.run.inspection import _text as text_lines
 from flows.run.inspection import inspect, rows, run_summary
 from flows.run.lease import hold
-from flows.run.lineage import generation_of
+from flows.run.lineage import generation_of_row
 from flows.run.run import Run
 from flows.storage import Damaged, NotStored, StoreRefused, open_store
 from flows.store.file_store import FileStore
@@ -168,7 +168,7 @@ def test_a_damaged_table_is_not_shown_as_if_it_were_sound(run: Run, tmp_path: Pa
 
 
 def test_ids_tell_their_generation() -> None:
-    assert [generation_of(name) for name in ("g0007-m00-p003", "g12345-m00", "seed-1", "t0-g0007")] == [7, 12345, None, None]
+    assert [generation_of_row(name) for name in ("g0007-m00-p003", "g12345-m00", "seed-1", "t0-g0007")] == [7, 12345, None, None]
 
 
 def test_a_run_lists_the_benchmarks_that_it_made_itself_and_those_asked_for(tmp_path):

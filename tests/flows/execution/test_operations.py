@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from flows import cards, cli
-from flows.config import ConfigError, load
+from flows.config import ConfigError, configurations, load
 from flows.execution import gc_tuning, preflight, ray_cluster, stage_process
 from flows.execution.pools import HERE, Placement
-from flows.prefect_ops import deployments, prefect_api, serve, supervised, ui_server
+from flows.prefect_ops import prefect_api, serve, supervised, ui_server
 from flows.prefect_ops.own_server import own_server
 from stages.core.engines.protocol import EngineUnavailable
 from stages.core.unavailable import Unavailable
@@ -168,7 +168,7 @@ def test_a_place_that_is_none(place: str, capsys: pytest.CaptureFixture[str]) ->
 
 def test_an_unknown_preset_lists_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     line = said(capsys, 2, "run", "--detach", "-c", "smoek")
-    assert "no configuration 'smoek'" in line and all(preset in line for preset in deployments.presets())
+    assert "no configuration 'smoek'" in line and all(preset in line for preset in configurations())
 
 
 def test_a_value_out_of_range_is_refused_before_anything_is_submitted(capsys: pytest.CaptureFixture[str]) -> None:

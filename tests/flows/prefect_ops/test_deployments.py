@@ -13,7 +13,7 @@ import pytest
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools import validation
 
-from flows.config import PROJECT, RUNS, ConfigError, dump, load
+from flows.config import PROJECT, RUNS, ConfigError, configurations, dump, load
 from flows.execution.pools import check_pools, stage
 from flows.prefect_ops import deployments, prefect_api
 from flows.prefect_ops.flows import benchmark, benchmark_member, compare, fork, report, restart
@@ -204,7 +204,7 @@ def test_deploying_twice_makes_each_deployment_once_with_its_schedule_and_its_qu
         queues = {queue.name: queue.concurrency_limit for queue in client.read_work_queues(work_pool_name="cpu")}
         automations = client.read_automations_by_name(deployments.flow_cleanup.LOST_RUNS)
     assert {name.split("/")[1] for name in first} == set(found)
-    assert {*deployments.presets(), "train", "benchmark", "report", *FORMS, "cpu", "gpu"} == set(found)
+    assert {*configurations(), "train", "benchmark", "report", *FORMS, "cpu", "gpu"} == set(found)
     assert found["train"].parameters["config"] == dump(load(deployments.DEFAULT_PRESET))
     assert found["train"].parameters["store"] == "/tmp/b"
     assert found["train"].enforce_parameter_schema
