@@ -46,7 +46,7 @@ def main(options: Sequence[str]) -> Iterator[Line]:
 
 def pages_of(run: Run, other: str) -> dict[str, str]:
     """Return the path of each measured page, by name. Raises ConfigError for a run without a complete generation."""
-    whole = [number for number in run.history.generations() if run.manifest("evolve", number) is not None]
+    whole = run.finished_generations()
     if not whole:
         raise ConfigError(f"run {run.run_id} in {run.store.url} has no complete generation to show")
     at, name, middle = Addresses(), run.run_id, whole[len(whole) // 2]

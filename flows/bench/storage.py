@@ -79,7 +79,7 @@ def _generations(text: str) -> tuple[int, ...]:
 
 def generation(run: Run, repeats: int) -> Iterator[Line]:
     """Measure reading, hashing and writing what the newest complete generation read and wrote, and its share of the duration."""
-    whole = [number for number in run.history.generations() if run.manifest("evolve", number) is not None]
+    whole = run.finished_generations()
     if not whole:
         raise ConfigError(f"run {run.run_id} in {run.store.url} has no complete generation to measure")
     manifests = list(run.history.of_generation(whole[-1], parts=True))

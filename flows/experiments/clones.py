@@ -54,8 +54,7 @@ class ClonePair:
 
 def clone_events(run: Run, wanted: Sequence[int] = ()) -> list[CloneEvent]:
     """Return the finished evolution events of a run, or those at `wanted` generations. Raises ConfigError if there are none."""
-    done = [number for number in run.history.generations() if run.manifest("evolve", number) is not None]
-    found = [number for number in done if run.read_table(number, "offspring").num_rows]
+    found = [number for number in run.finished_generations() if run.read_table(number, "offspring").num_rows]
     if unknown := sorted(set(wanted) - set(found)):
         raise ConfigError(f"run {run.run_id} has no finished evolution event at generation {unknown[0]}")
     if not found:
@@ -68,7 +67,7 @@ def clone_fork(event: CloneEvent, ages: Sequence[int], versions: Versions, clock
     config, first = _config(event.run), event.generation + 1
     kept = Run(event.run.store, event.fork_id).history.description()
     if kept is None:
-        done = [number for number in event.run.history.generations() if event.run.manifest("evolve", number) is not None]
+        done = event.run.finished_generations()
         ends = min([len(done), *(number + 1 for number in done if number > event.generation and _left_out(event.run, number))])
         generations = max(min(first + max(ages), ends), first + 1)
     else:  # made for other ages, or when the run was shorter: it stays as it is, and what it has is scored

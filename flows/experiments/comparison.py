@@ -126,8 +126,7 @@ def _begun(run: Run, planned: Planned, nothing: ComparedRun) -> ComparedRun:
     start = run.manifest("start")
     if start is None:
         return replace(known, missing=("its start has not finished.",))
-    done = [number for number in run.history.generations() if run.manifest("evolve", number) is not None]
-    done = [number for number in done if number < planned.config.generations]
+    done = [number for number in run.finished_generations() if number < planned.config.generations]
     adapters, seeds = (
         {ref.sha256 for ref in start.outputs if ref.uri.endswith(name)} for name in ("adapter_model.safetensors", "seeds.parquet")
     )

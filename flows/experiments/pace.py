@@ -44,7 +44,7 @@ def measured(run: Run, config: RunConfig) -> tuple[int, Pace | None]:
     counts only if it is the only one.
     """
     try:
-        numbers = [number for number in run.history.generations() if run.manifest("evolve", number) is not None]
+        numbers = run.finished_generations()
         steps = [run.history.of_generation(number, parts=True) for number in numbers]
     except (NotStored, Damaged):
         return 0, None

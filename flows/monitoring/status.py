@@ -68,7 +68,7 @@ def active(description: Json, finished: Sequence[Manifest]) -> float:
 
 def done(run: Run, planned: int) -> str:
     """Return how much of the run is done."""
-    whole = sum(1 for generation in run.history.generations() if run.manifest("evolve", generation) is not None)
+    whole = len(run.finished_generations())
     finished = run.history.newest_stages()
     if not finished:
         return "nothing yet"

@@ -242,6 +242,10 @@ class Run:
         """Return the manifest of a stage (or part), or None if it has not committed."""
         return self.history.manifest(manifest_uri(stage, generation, part))
 
+    def finished_generations(self) -> list[int]:
+        """Return the numbers of the generations whose last stage has committed, in order."""
+        return [number for number in self.history.generations() if self.manifest("evolve", number) is not None]
+
     def done(self, stage: str, generation: int | None = None, part: str | None = None, rehash: bool = True) -> bool:
         """Return whether the stage's manifest exists and its outputs are intact: re-hashed, or merely present."""
         manifest = self.manifest(stage, generation, part)
