@@ -8,7 +8,13 @@ import pytest
 from flows import allowed
 from flows.choices import choose, sources
 from flows.config import ConfigError, load
+from flows.execution.run_stage import Spec
+from flows.execution.stage_process import Workers
+from flows.run.lease import hold
+from flows.run.run import Run
+from flows.storage import open_store
 from stages.core.method.rewards import RULES
+from tests.support import example_run
 
 
 @pytest.mark.flow
@@ -81,6 +87,50 @@ def test_a_run_of_a_server_keeps_its_walls_and_its_interpreter(
         load("chaos", [setting])
     for good in (".venv-vllm/bin/python", "/vllm/bin/python", f"{tmp_path}/bin/python"):
         load("chaos", [f"engine.python={good}"])
+
+
+ELSEWHERE = "00000000-0000-4000-8000-000000000001"
+
+
+def test_a_run_that_prefects_own_worker_started_has_the_same_walls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a worker sets no folders."""
+    (tmp_path / "rule.py").write_text("def rule():\n    return 1\n")
+    monkeypatch.delenv(allowed.FOLDERS, raising=False)
+    monkeypatch.setenv(allowed.FLOW_RUN, ELSEWHERE)
+    for setting in ("sandbox.kind=local", "engine.python=/tmp/python"):
+        with pytest.raises(ConfigError, match=r"runs on a server require docker|outside the folders"):
+            load("chaos", [setting])
+    load("chaos", ["engine.python=/vllm/bin/python"])
+    with pytest.raises(ValueError, match="outside the folders that this worker allows"):
+        choose("reward.rule", f"{tmp_path}/rule.py:rule", RULES)
+    monkeypatch.setenv(allowed.FOLDERS, str(tmp_path))
+    assert choose("reward.rule", f"{tmp_path}/rule.py:rule", RULES)() == 1
+
+
+def test_the_processes_of_such_a_run_have_them_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(str(tmp_path))
+    with hold(store, "smoke") as epoch:
+        run = example_run.build(Run(store, "smoke", epoch), 1)
+    monkeypatch.delenv(allowed.FOLDERS, raising=False)
+    monkeypatch.setenv(allowed.FLOW_RUN, ELSEWHERE)
+    with Workers(1) as workers, pytest.raises(ConfigError, match="'local' does not isolate programs"):
+        workers.run(Spec(run.store.url, "smoke", "match", 1, None, run.epoch, 3))
+
+
+@pytest.mark.flow
+def test_a_flow_that_a_command_calls_is_no_run_of_a_server() -> None:
+    import prefect
+
+    @prefect.flow
+    def called() -> bool:
+        return allowed.limited()
+
+    assert called() is False
+
+
+def test_after_a_link_two_dots_lead_elsewhere_than_the_text_says() -> None:
+    assert allowed.is_known_interpreter(".venv-vllm/bin/python", [])
+    assert not allowed.is_known_interpreter("runs/link/../../.venv-vllm/bin/python", [])
 
 
 def test_every_worker_limits_what_its_runs_name() -> None:

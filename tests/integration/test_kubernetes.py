@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
+from flows.allowed import FOLDERS
 from flows.config import PROJECT, load
 from flows.execution.flow_cleanup import HEARTBEAT_SECONDS
 from flows.plan.decoder_shape import shape_of
@@ -104,6 +105,12 @@ def test_a_job_is_heard_before_it_counts_as_lost_whoever_starts_it(name: str) ->
     assert beats in job["env"]
     image = (PROJECT / "containers" / name / "Dockerfile").read_text()
     assert f" {beats['name']}={beats['value']} " in image.rpartition("\nENV ")[2]
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_job_may_name_no_functions_unless_the_template_says_so(name: str) -> None:
+    (job,) = filled(name)["containers"]
+    assert {"name": FOLDERS, "value": ""} in job["env"]
 
 
 SCALE = {"Mi": 2**20, "Gi": 2**30}
