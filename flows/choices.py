@@ -5,7 +5,7 @@ A relative path starts at the project's folder, like a model's path, so workers 
 
 import hashlib
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -128,20 +128,26 @@ def operators_of(config: RunConfig) -> dict[str, evolution.Operator]:
 
 def sources(config: RunConfig) -> dict[str, str]:
     """Return the sha256 of each user file in the configuration, by `file.py:function`, for run.json. Raises ConfigError."""
-    return {name: hashlib.sha256(_file(key, name).read_bytes()).hexdigest() for key, name in _named(config)}
+    return {name: hashlib.sha256(_file(key, name).read_bytes()).hexdigest() for key, name in user_files(config)}
 
 
-def check_sources(config: RunConfig, versions: Mapping[str, Any], run_id: str) -> None:
-    """Raise ConfigError if a user file has changed since the run began. `versions` are those of run.json."""
-    recorded, found = versions.get("choices", {}), sources(config)
-    for key, name in _named(config):
-        if recorded.get(name, found[name]) != found[name]:
-            path = name.rpartition(":")[0]
+def check_sources(config: RunConfig, versions: Mapping[str, Any], run_id: str, optional: Collection[str] = ()) -> None:
+    """Raise ConfigError if a user file has changed since the run began. `versions` are those of run.json.
+
+    Files in `optional` (`file.py:function`) may be missing: the caller does not load them.
+    """
+    recorded = versions.get("choices", {})
+    for key, name in user_files(config):
+        path = name.rpartition(":")[0]
+        if name in optional and not (PROJECT / path).is_file():
+            continue
+        found = hashlib.sha256(_file(key, name).read_bytes()).hexdigest()
+        if recorded.get(name, found) != found:
             raise ConfigError(f"{key}: {path} has changed since run {run_id} began; restore the file, or choose another --run-id")
 
 
-def _named(config: RunConfig) -> Iterator[tuple[str, str]]:
-    """Yield each choice of the configuration that is a user's file, with its key."""
+def user_files(config: RunConfig) -> Iterator[tuple[str, str]]:
+    """Yield each choice of the configuration that is a user's file (`file.py:function`), with its key."""
     evolution, reward = config.evolution, config.reward
     choices = [
         ("population.matchmaker", config.population.matchmaker),

@@ -28,6 +28,7 @@ os.environ.update(
     HF_HUB_OFFLINE="1",  # no test may reach for a hub
     MPLBACKEND="Agg",
     POPULORA_COPIES_GB="0",  # no test reads what another one left
+    XDG_STATE_HOME=str(_PREFECT_HOME / "state"),  # what tests name is not trusted on the developer's machine
 )
 os.environ.pop("PREFECT_API_URL", None)  # never talk to the developer's own server
 os.environ.pop("POPULORA_PROCESSES", None)  # tests that want several processes say so

@@ -4,12 +4,13 @@ fsck does not change the run. Damaged artifacts are noted in `.damaged` next to 
 stage that made them as not done, runs it again, and writes the same bytes (flows.run.resume).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -36,6 +37,7 @@ from flows.run.resume import is_manifest, mark_damaged, obstacle
 from flows.run.run import SCHEMAS, Retired, Run
 from flows.run.scan import RunScan, check_chain, check_inputs, complete, dependents, survey_of
 from flows.storage import Damaged, NotStored, StoreRefused, decode_table
+from flows.trust import refusals
 from stages.core.earlier_tasks import StoredTasks, rows_of
 from stages.core.lora.adapter_files import WEIGHTS_FILE
 from stages.core.method.leak import believed
@@ -65,21 +67,39 @@ class Finding:
 
 @dataclass(frozen=True)
 class Audit:
-    """What fsck found, how many manifests it read, and how many artifacts (and bytes) match the digests in them."""
+    """What fsck found, how many manifests it read, and how many artifacts (and bytes) match the digests in them.
+
+    `unchecked` says which invariants were not checked, and why, one line each.
+    """
 
     findings: list[Finding]
     manifests: int
     artifacts: int
     bytes: int
+    unchecked: tuple[str, ...] = ()
 
 
-def fsck(run: Run) -> list[Finding]:
+@dataclass(frozen=True)
+class _Functions:
+    """What the tables of a run are checked with. None: the run chose a function that is not loaded here."""
+
+    config: RunConfig
+    rule: Rule | None
+    estimator: Estimator | None
+    draws: bool
+    unchecked: tuple[str, ...] = ()
+
+
+def fsck(run: Run, folders: Sequence[Path] = ()) -> list[Finding]:
     """Return every problem of a run; empty if there is none. Raises NotStored if there is no such run."""
-    return audit(run).findings
+    return audit(run, folders).findings
 
 
-def audit(run: Run) -> Audit:
-    """Check a run as fsck does, and say how much was read. Raises NotStored if there is no such run."""
+def audit(run: Run, folders: Sequence[Path] = ()) -> Audit:
+    """Check a run as fsck does, and say how much was read. Raises NotStored if there is no such run.
+
+    Functions that the run chose are loaded from `folders`, and where flows.trust says so.
+    """
     survey = survey_of(run)
     description = _description(survey, "")
     for uri, problem in run.history.unreadable_tombstones().items():
@@ -88,7 +108,8 @@ def audit(run: Run) -> Audit:
     check_inputs(survey)
     _check_clocks(survey)
     _check_recorded_scores(survey)
-    _check_contents(survey, description)
+    functions = _all_functions(survey, description, folders)
+    _check_contents(survey, description, functions)
     borrowed = {ref.uri: ref.origin for manifest in survey.manifests.values() for ref in manifest.outputs if ref.origin}
     damaged = [uri for uri, _, bytes_wrong in survey.wrong if bytes_wrong and uri not in borrowed]
     mark_damaged(run, _still_wrong(run, damaged))
@@ -98,7 +119,8 @@ def audit(run: Run) -> Audit:
         Finding(uri, problem, dependents(survey, uri), advice(survey, uri, borrowed.get(uri, ""), bytes_wrong, stops, usable))
         for uri, problem, bytes_wrong in survey.wrong
     ]
-    return Audit(findings, len(survey.manifests), len(survey.hashed), sum(survey.hashed.values()))
+    unchecked = dict.fromkeys(reason for one in functions.values() if one is not None for reason in one.unchecked)
+    return Audit(findings, len(survey.manifests), len(survey.hashed), sum(survey.hashed.values()), tuple(unchecked))
 
 
 def _usable(run: Run, damaged: list[str], before: int | None) -> int | None:
@@ -128,13 +150,12 @@ def _description(survey: RunScan, holder: str) -> Json:
         return {}
 
 
-def _check_contents(survey: RunScan, description: Json) -> None:
+def _check_contents(survey: RunScan, description: Json, functions: Mapping[str, _Functions | None]) -> None:
     """Hash and reads every artifact, one generation at a time, and check the invariants of its tables.
 
     A table that a fork shares is checked against the configuration of the run that made it.
     """
-    functions = _all_functions(survey, description)
-    configs = [one[0] for one in functions.values() if one is not None]
+    configs = [one.config for one in functions.values() if one is not None]
     needs_stored = any(config.solve.replays or config.propose.mixed_references for config in configs)
     digests = _digests(survey) if complete(survey) else None
     population: list[Member] | None = None
@@ -162,11 +183,14 @@ def _check_contents(survey: RunScan, description: Json) -> None:
             if given is None:
                 continue
             graded = recent.tables()
-            checks = [problems(own, GenerationInputs(population, stored, digests, *given, generation))]
+            config = given.config
+            inputs = GenerationInputs(population, stored, digests, config, given.rule, given.estimator, generation)
+            checks = [problems(own, inputs)]
             if earlier is not None:
-                checks.append(replay_problems(own, given[0], earlier, generation, graded))
-                checks.append(reference_problems(own, given[0], earlier, graded))
-            checks.append(drawn.problems(own, given[0], graded, generation))
+                checks.append(replay_problems(own, config, earlier, generation, graded))
+                checks.append(reference_problems(own, config, earlier, graded))
+            if given.draws:
+                checks.append(drawn.problems(own, config, graded, generation))
             for name, problem in chain.from_iterable(checks):
                 if makers.get(name, "") == maker:
                     survey.report(f"{folder_of(generation)}/{name}.parquet", problem, False)
@@ -208,19 +232,35 @@ def _check_recorded_scores(survey: RunScan) -> None:
                 survey.report(scores, f"its manifest names other scores than {uri} records", False)
 
 
-def _all_functions(survey: RunScan, description: Json) -> dict[str, tuple[RunConfig, Rule, Estimator] | None]:
+def _all_functions(survey: RunScan, description: Json, folders: Sequence[Path]) -> dict[str, _Functions | None]:
     """Return what is needed to check the tables of this run (key "") and of each run whose artifacts it shares."""
     holders = {ref.origin for manifest in survey.manifests.values() for ref in manifest.outputs if ref.origin}
-    shared = {holder: _functions(survey, _description(survey, holder)) for holder in sorted(holders)}
-    return {"": _functions(survey, description)} | shared
+    shared = {holder: _functions(survey, _description(survey, holder), folders) for holder in sorted(holders)}
+    return {"": _functions(survey, description, folders)} | shared
 
 
-def _functions(survey: RunScan, description: Json) -> tuple[RunConfig, Rule, Estimator] | None:
-    """Configuration, reward rule and estimator of the run; None (and a problem) if they are not available here."""
+NEEDS = {
+    "reward.rule": "rewards and advantages of the samples",
+    "learning.estimator": "rewards and advantages of the samples",
+    "propose.curriculum": "the draws of the generator",
+}
+"""What is checked with a function, by its key."""
+
+
+def _functions(survey: RunScan, description: Json, folders: Sequence[Path]) -> _Functions | None:
+    """Return what the tables of the run are checked with; None (and a problem) if it is not available here."""
     try:
         config = parse(description["config"])
-        check_sources(config, description["versions"], description["run"])
-        return config, choose("reward.rule", config.reward.rule, RULES), estimator_of(config)
+        refused = refusals(config, survey.run, folders)
+        keys = {one.key for one in refused}
+        check_sources(config, description["versions"], description["run"], {one.name for one in refused})
+        return _Functions(
+            config,
+            None if "reward.rule" in keys else choose("reward.rule", config.reward.rule, RULES),
+            None if "learning.estimator" in keys else estimator_of(config),
+            "propose.curriculum" not in keys,
+            tuple(f"{NEEDS[one.key]}; {one.message}" for one in refused if one.key in NEEDS),
+        )
     except KeyError:
         return None
     except ConfigError as error:

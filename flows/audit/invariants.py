@@ -47,15 +47,15 @@ CENTRED_BY_GROUP = ("reinforce_plus_plus_baseline", "grpo", "dr_grpo", "pass_at_
 class GenerationInputs:
     """What a generation starts from: its members, the tasks stored before it, and the configuration with its functions.
 
-    A field is None if its source is damaged; the checks that need it are skipped.
+    A field is None if its source is damaged, or if its function is not loaded here; the checks that need it are skipped.
     """
 
     population: Sequence[Member] | None
     stored: Collection[str] | None
     digests: Mapping[str, str] | None
     config: RunConfig
-    rule: Rule
-    estimator: Estimator
+    rule: Rule | None
+    estimator: Estimator | None
     generation: int
 
     def added(self, found: Tables) -> dict[str, float] | None:
@@ -190,13 +190,17 @@ def _matches(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
 
 def _samples(found: Tables, given: GenerationInputs) -> Iterator[Problem]:
     """Check samples against grades; `centred` sums to zero per group; whitened advantages have mean 0 and variance 1."""
+    rule, estimator = given.rule, given.estimator
+    if rule is None or estimator is None:
+        yield from _moments(found["samples"], given.config)
+        return
     baseline, trained = given.config.learning.teacher_baseline, given.config.solve.trained_attempts
     proposals, tasks, rollouts, grades = (found[name] for name in ("proposals", "tasks", "rollouts", "grades"))
     try:
         if (added := given.added(found)) is None:
             return
         paid = given.paid(grades)
-        again = reward(proposals, believed(tasks), rollouts, paid, given.rule, given.estimator, baseline, trained, added)
+        again = reward(proposals, believed(tasks), rollouts, paid, rule, estimator, baseline, trained, added)
     except (AssertionError, KeyError, ValueError) as error:
         yield "samples", f"cannot be recomputed from the grades ({type(error).__name__}: {error})"
         return

@@ -32,6 +32,7 @@ from flows.monitoring.meter import Meter
 from flows.monitoring.progress import Display
 from flows.run.run import Run
 from flows.storage import Store
+from flows.trust import WITHOUT_WALLS
 from stages.core.suites.scores import by_band, by_slice
 from stages.core.suites.statistics import compare
 
@@ -93,7 +94,8 @@ def _check(arguments: Namespace) -> None:
 
 def _check_prompts(arguments: Namespace) -> None:
     """Check that no option says how to ask where the run's own settings do."""
-    if not arguments.model and (arguments.set or arguments.probe_prompts != "auto"):
+    changed = [setting for setting in arguments.set if not (arguments.run and setting == WITHOUT_WALLS)]
+    if not arguments.model and (changed or arguments.probe_prompts != "auto"):
         raise ConfigError("benchmark: --set and --probe-prompts apply to --model; a run keeps its own settings")
     if arguments.run and set(arguments.suite) <= set(PROBE) and (arguments.style or arguments.max_new_tokens):
         raise ConfigError(

@@ -87,10 +87,14 @@ def in_group(settings: list[str], group: str) -> list[str]:
     return [f"{group}.{setting.strip().removeprefix(f'{group}.')}" for setting in settings]
 
 
-def add_functions(parser: ArgumentParser) -> None:
+def add_functions(parser: ArgumentParser, summary: str = "folder whose functions (file.py:function) runs may name") -> None:
     """Add `--functions FOLDER`, which may be repeated."""
-    summary = "folder whose functions (file.py:function) runs may name (repeatable; default: none)"
+    summary = f"{summary} (repeatable; default: none)"
     parser.add_argument("--functions", action="append", default=[], type=Path, metavar="FOLDER", help=summary)
+
+
+TRUSTED = "folder whose functions and interpreters a stored run may choose"
+"""Help of `--functions` where a command reads the configuration of a stored run."""
 
 
 def function_folders(given: list[Path]) -> tuple[Path, ...]:

@@ -1,11 +1,16 @@
 """`populora benchmark`: score members of a run, a model, or stored completions."""
 
 from argparse import Namespace
-from typing import get_args
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
 
-from flows.commands.arguments import Add, add_settings, add_store, open_run
+from flows.commands.arguments import TRUSTED, Add, add_functions, add_settings, add_store, function_folders, open_run
 from flows.guide.completion import complete, complete_runs, complete_suites
 from flows.settings import BenchmarkRule
+
+if TYPE_CHECKING:
+    from flows.run.run import Run
 
 STYLES = tuple(style for style in get_args(BenchmarkRule.model_fields["style"].annotation) if style)
 PROBE_STYLES = ("auto", "compact", "trace", "document", "chat", "azr")
@@ -46,6 +51,7 @@ def add(command: Add) -> None:
     parser.add_argument("--since", default="", metavar="DATE", help="LiveCodeBench: problems released from this day on")
     parser.add_argument("--until", default="", metavar="DATE", help="LiveCodeBench: problems released until this day")
     add_settings(parser, "a setting with --model, e.g. threads=8")
+    add_functions(parser, f"with RUN: {TRUSTED}")
     parser.add_argument("--dry-run", action="store_true", help="print what it would cost, and score nothing")
     parser.add_argument(
         "--contamination", action="store_true", help="with RUN: compare its tasks with all problems; scores without matches"
@@ -58,4 +64,16 @@ def benchmark(arguments: Namespace) -> int:
     from flows.benchmarks.benchmark_suites import benchmark as score
     from flows.storage import open_store
 
-    return score(arguments, open_store(arguments.store), open_run(arguments.store, arguments.run) if arguments.run else None)
+    folders = function_folders(arguments.functions)
+    run = open_run(arguments.store, arguments.run) if arguments.run else None
+    if run is not None and not (arguments.dry_run or arguments.contamination or arguments.completions):
+        _check_stored(run, folders, arguments.set)
+    return score(arguments, open_store(arguments.store), run)
+
+
+def _check_stored(run: "Run", folders: Sequence[Path], settings: Sequence[str]) -> None:
+    """Raise ConfigError if the run chooses an interpreter, or no sandbox, that the user has not named. It loads no functions."""
+    from flows.benchmarks.members import config_of
+    from flows.trust import PYTHON, SANDBOX, check
+
+    check(config_of(run), run, folders, settings, {PYTHON, SANDBOX})

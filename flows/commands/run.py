@@ -2,15 +2,20 @@
 
 import json
 from argparse import Namespace
+from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from flows.commands.arguments import (
+    TRUSTED,
     Add,
     absolute,
     add_configuration,
+    add_functions,
     add_settings,
     add_store,
+    function_folders,
     open_run,
     report_path,
     store_option,
@@ -18,6 +23,9 @@ from flows.commands.arguments import (
 from flows.config import ConfigError, RunConfig, apply, dump, load
 from flows.guide.completion import complete, complete_runs
 from flows.program import program
+
+if TYPE_CHECKING:
+    from flows.run.run import Run
 
 USUAL = "quickstart"
 
@@ -32,6 +40,7 @@ def add(command: Add) -> None:
         "--resume", metavar="RUN", help="resume this run with the configuration that it was started with"
     )
     complete(resumed, complete_runs)
+    add_functions(parser, f"with --resume: {TRUSTED}")
     parser.add_argument("--dry-run", action="store_true", help="print the resolved configuration and the plan, and write nothing")
     parser.add_argument("--detach", action="store_true", help="hand the run to the server of populora serve, and return")
     where = "other machines for stages: sandbox=POOL, gpu=POOL, ray=HOST:PORT (repeatable)"
@@ -56,6 +65,7 @@ def run(arguments: Namespace) -> int:
     from flows.run.retention import check_room
     from flows.run.run import Run
     from flows.storage import check_run_id, open_store
+    from flows.trust import remember
 
     if arguments.dry_run and arguments.detach:
         raise ConfigError("--dry-run cannot be combined with --detach: it plans and starts nothing")
@@ -64,6 +74,8 @@ def run(arguments: Namespace) -> int:
         raise ConfigError(
             f"{given} cannot be combined with --resume {arguments.resume}: a resumed run keeps its name and configuration"
         )
+    if arguments.functions and arguments.resume is None:
+        raise ConfigError("--functions applies to --resume: what your own configuration names needs no permission")
     name = USUAL if arguments.config is None else arguments.config
     fresh = load(name, arguments.set) if arguments.resume is None else None
     run_id = next((one for one in (arguments.resume, arguments.run_id) if one is not None), Path(name).stem)
@@ -98,13 +110,17 @@ def run(arguments: Namespace) -> int:
         spare = "" if elsewhere else _spare_places(config)
         print(json.dumps(dump(config), indent=2), plan(config), *filter(None, [spare and f"processes        {spare}"]), sep="\n")
         return 0
+    stored = Run(open_store(store), run_id)
+    idle = not arguments.detach and nothing_left(stored, config.generations)
+    if not idle:  # otherwise nothing of what the configuration names is executed
+        if description is not None:
+            _check_stored(arguments, config, description, stored)
+        remember(config, stored)
     if arguments.detach:
         from flows.prefect_ops.submit import submit
 
         print(submit(config, run_id, store, places))
         return 0
-    stored = Run(open_store(store), run_id)
-    idle = nothing_left(stored, config.generations)
     if not idle:  # nothing is computed: the report and the digest need no card, engine or sandbox
         check_machine(config, elsewhere)
     known = stored.history.description()
@@ -129,6 +145,15 @@ def run(arguments: Namespace) -> int:
     say(f"head       {head}")
     say(f"next       {_following(run_id, config, arguments.store)}")
     return 0
+
+
+def _check_stored(arguments: Namespace, config: RunConfig, description: Mapping[str, Any], run: "Run") -> None:
+    """Raise ConfigError if the stored run chooses code that the user has not named, or if a file of the user's has changed."""
+    from flows.choices import check_sources
+    from flows.trust import check
+
+    check_sources(config, description["versions"], run.run_id)
+    check(config, run, function_folders(arguments.functions), arguments.set)
 
 
 def _spare_places(config: RunConfig) -> str:

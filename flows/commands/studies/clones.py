@@ -4,7 +4,7 @@ from argparse import Namespace
 from functools import partial
 from pathlib import Path
 
-from flows.commands.arguments import Add, absolute, add_store, open_run
+from flows.commands.arguments import TRUSTED, Add, absolute, add_functions, add_settings, add_store, function_folders, open_run
 from flows.config import ConfigError, apply
 from flows.guide.completion import complete, complete_runs
 
@@ -21,11 +21,14 @@ def add(command: Add) -> None:
     age = "generations of training after which both are scored; 0: at birth (repeatable; default: 0, 10, 20)"
     parser.add_argument("--age", action="append", type=int, default=[], metavar="GENERATIONS", help=age)
     parser.add_argument("--out", type=Path, help="folder of tables and figure (default: next to the runs, or in this folder)")
+    add_functions(parser, TRUSTED)
+    add_settings(parser, "sandbox.kind=local: agree to what the runs chose; no other setting can be given")
     add_store(parser, run=False)
 
 
 def clones(arguments: Namespace) -> int:
     """Make and train the forks that are missing, then print and write the comparison."""
+    from flows.benchmarks.members import config_of
     from flows.execution.preflight import processes
     from flows.execution.session import clock, versions
     from flows.experiments.clones import ClonePair, clone_events, clone_fork, clone_pairs
@@ -33,13 +36,18 @@ def clones(arguments: Namespace) -> int:
     from flows.prefect_ops.command_server import command_server
     from flows.run.hub_models import pinned
     from flows.storage import StoreRefused
+    from flows.trust import WITHOUT_WALLS, check
 
+    if changed := [setting for setting in arguments.set if setting != WITHOUT_WALLS]:
+        raise ConfigError(f"--set {changed[0]}: the forks keep the settings of their runs")
     ages = sorted(set(arguments.age or (0, 10, 20)))
     if ages[0] < 0:
         raise ConfigError(f"--age {ages[0]}: write 0 or more")
     processes()  # a wrong variable is reported before anything is written
     store = absolute(arguments.store)
     runs = [open_run(store, name) for name in dict.fromkeys(arguments.runs)]
+    for run in runs:
+        check(config_of(run), run, function_folders(arguments.functions), arguments.set)
     events = [event for run in runs for event in clone_events(run, arguments.event)]
     pairs: list[ClonePair] = []
     refused: list[str] = []

@@ -24,7 +24,9 @@ def experiment(arguments: Namespace) -> int:
     from flows.experiments.cost import check, plan_text
     from flows.experiments.spec import planned, read
     from flows.prefect_ops.command_server import command_server
+    from flows.run.run import Run
     from flows.storage import open_store
+    from flows.trust import remember
 
     out = "" if arguments.out is None else str(arguments.out.absolute())
     if out and (arguments.out.suffix != ".html" or arguments.out.is_dir()):
@@ -37,6 +39,8 @@ def experiment(arguments: Namespace) -> int:
     if not arguments.only_compare:
         processes()  # a wrong variable is reported before anything starts
         check(runs, open_store(store), _check_reachable)
+        for one in runs:
+            remember(one.config, Run(open_store(store), one.run_id))
     with command_server() as server_answers:
         from flows.experiments.flow import experiment as conduct
 

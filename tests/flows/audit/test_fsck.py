@@ -237,7 +237,7 @@ def test_an_unknown_run_is_a_clear_error(run: Run) -> None:
 def test_a_configuration_that_cannot_be_used_here_is_said(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     config = example_run.CONFIG.model_copy(
-        update={"reward": example_run.CONFIG.reward.model_copy(update={"rule": "gone.py:rule"})}
+        update={"reward": example_run.CONFIG.reward.model_copy(update={"rule": "infra/gone.py:rule"})}
     )
     with hold(store, "smoke") as epoch:
         example_run.build(Run(store, "smoke", epoch), 1, config)
