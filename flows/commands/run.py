@@ -148,10 +148,14 @@ def run(arguments: Namespace) -> int:
 
 
 def _check_stored(arguments: Namespace, config: RunConfig, description: Mapping[str, Any], run: "Run") -> None:
-    """Raise ConfigError if the stored run chooses code that the user has not named, or if a file of the user's has changed."""
+    """Raise ConfigError if the stored run chooses code that the user has not named, or was begun with other settings or files."""
     from flows.choices import check_sources
+    from flows.execution.recomputation import settled
+    from flows.execution.session import check_same_settings
+    from flows.run.hub_models import pinned
     from flows.trust import check
 
+    check_same_settings(run.run_id, description, settled(pinned(config, description), description))
     check_sources(config, description["versions"], run.run_id)
     check(config, run, function_folders(arguments.functions), arguments.set)
 
