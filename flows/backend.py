@@ -218,9 +218,9 @@ class Backend:
         self.progress("engine and trainer compared", 1, 1)
         self._agreed.add(stage)
 
-    def drift_bounds(self) -> Drift:
-        """Return how far engine and trainer may differ: as configured, otherwise what the arithmetic explains."""
-        rule, usual = self.config.engine, BOUNDS[self.dtype]
+    def drift_bounds(self, dtype: str = "") -> Drift:
+        """Return how far engine and trainer may differ: as configured, or what arithmetic in `dtype` (ours if empty) explains."""
+        rule, usual = self.config.engine, BOUNDS[dtype or self.dtype]
         return Drift(rule.max_drift or usual.mean, rule.max_token_drift or usual.largest)
 
     def engine_version(self) -> dict[str, str]:

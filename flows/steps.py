@@ -26,7 +26,7 @@ from flows.run.history import kept_out
 from flows.run.hub_models import check_files
 from flows.run.stage_io import StageIO
 from flows.strategy import engine_of, updater_of
-from flows.trained_samples import group_of, groups_after_reward, moved_since, trained_samples, update_groups
+from flows.trained_samples import group_of, groups_after_reward, moved_since, sampled_in, trained_samples, update_groups
 from stages import evolve as evolution
 from stages import generate as generating
 from stages import grade as grading
@@ -297,12 +297,13 @@ def summed_update(io: StageIO, config: RunConfig, backend: Backend) -> None:
     parts, samples, skips = update_parts(io, config), trained_samples(io, config), config.learning.skip_zero_groups
     tokens = tables.join(io.parts([name for name, _ in parts], tables.TOKENS), tables.TOKENS)
     trained, moved, metrics = set(samples["adapter_id"].to_pylist()), moved_since(io, config), []
+    dtype = sampled_in(io, config)  # this machine has computed no log-probability, and may not have the parts' device
     for member in [one for one in io.population() if one.adapter_id in trained]:
         [(name, adapter)] = io.adapters([member.adapter_id], moments=True).items()
         gradients = io.gradients(name, [part for part, adapters in parts if name in adapters])
         role = (member.member_id, member.role)
         stepped, measured = updating.step(adapter, name, role, samples, gradients, tokens, backend.stepper(), skips)
-        metrics.append(_checked(measured, moved, backend))
+        metrics.append(_checked(measured, moved, backend, dtype))
         if stepped is not None:
             io.write_adapters({f"{member.member_id}-g{io.generation:04d}": stepped})
     io.write_table("metrics", generation_metrics(io, config, backend, metrics))
@@ -388,8 +389,8 @@ def _digests(population: list[Member]) -> dict[str, str]:
     return {member.adapter_id: member.adapter_sha256 for member in population}
 
 
-def _checked(metrics: pa.Table, moved: frozenset[str], backend: Backend) -> pa.Table:
-    """Return METRICS of steps. Raises Disagreement if engine and trainer differ on samples of the weights that stepped."""
+def _checked(metrics: pa.Table, moved: frozenset[str], backend: Backend, dtype: str = "") -> pa.Table:
+    """Return METRICS of steps. Raises Disagreement if engine and trainer differ, in `dtype`, on samples of what stepped."""
     named = updating.as_lag(metrics, moved)
-    check_drift(named, backend.drift_bounds().mean)
+    check_drift(named, backend.drift_bounds(dtype).mean)
     return named

@@ -32,6 +32,12 @@ def moved_since(io: StageIO, config: RunConfig) -> frozenset[str]:
     return frozenset(member.member_id for member in io.population() if (member.member_id, member.adapter_id) not in wrote)
 
 
+def sampled_in(io: StageIO, config: RunConfig) -> str:
+    """Return the type in which the engine wrote the samples of this generation's update, as recorded; empty if nobody did."""
+    manifest = io.run.manifest("solve", io.generation - config.learning.off_policy_steps)
+    return "" if manifest is None else str(manifest.versions.get("engine", {}).get("dtype", ""))
+
+
 def update_groups(io: StageIO, config: RunConfig) -> pa.Table:
     """Return GROUPS of this generation's update: those that `reward` stored, or for an update beside the rollouts computed.
 

@@ -6,11 +6,14 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
+import torch
 from safetensors.numpy import load
 
 from flows.audit.fsck import fsck
@@ -28,6 +31,7 @@ from flows.run.run import GRADIENTS, Run
 from flows.run.stage_io import StageIO
 from flows.steps import update_parts
 from flows.storage import Store, open_store
+from stages.core.engines.agreement import Disagreement
 from stages.core.shards import Shard
 from stages.core.tables import TOKENS
 from stages.update import gradients
@@ -168,6 +172,43 @@ def test_the_join_loads_no_base_model(whole: Store, tmp_path: Path, backend: Bac
         perform(run, spec(run, "update", None), config_of(*ROWS), alone)
     assert "_lora" not in vars(alone) and "_stepper" in vars(alone)
     assert digest(known(store, "update")) == digest(known(whole, "update"))
+
+
+@pytest.mark.parametrize(("drift", "stops"), [(0.01, False), (0.06, True)])
+def test_the_join_measures_drift_by_the_type_of_the_engine_not_of_its_own_machine(
+    whole: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drift: float, stops: bool
+) -> None:
+    """The parts ran on cards in bfloat16, the flow on a processor without units for it, where a run would be in float32."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
+    config = config_of(*ROWS, "model.dtype=bfloat16", "model.device=auto", "engine.max_drift=0")
+    alone, store = Backend(config), open_store(str(tmp_path))
+    assert alone.dtype == "float32"
+    with hold(store, "r") as epoch:
+        go_on(begin(store, config, alone, epoch), config, alone, ("reward",))
+        engine_wrote_in(store, "bfloat16")
+        run = Run(store, "r", epoch)
+        for part in part_names(StageIO(run, "update", 0, None, "seed", 4.0), config):
+            copy_part(whole, run, part, drift)
+        with pytest.raises(Disagreement, match=r"more than 0.05 nats") if stops else nullcontext():
+            perform(run, spec(run, "update", None), config, alone)
+
+
+def engine_wrote_in(store: Store, dtype: str) -> None:
+    values = json.loads(store.read("r/generation=0000/solve.json"))
+    store.delete("r/generation=0000/solve.json")
+    store.create("r/generation=0000/solve.json", json.dumps(values | {"versions": {"engine": {"dtype": dtype}}}).encode())
+
+
+def copy_part(whole: Store, run: Run, part: str, drift: float) -> None:
+    """What a part of `whole` stored, as if engine and trainer had differed by so much at every token."""
+    theirs, ours = (StageIO(one, "update", 0, part, "seed", 4.0) for one in (Run(whole, "r"), run))
+    [tokens] = theirs.parts([part], TOKENS)
+    for name in dict.fromkeys(tokens["adapter_id"].to_pylist()):
+        [gradient] = theirs.gradients(name, [part])
+        ours.write_gradient(name, gradient)
+    apart = pa.array([drift] * tokens.num_rows, pa.float32())
+    ours.write_part(tokens.set_column(tokens.schema.get_field_index("drift"), "drift", apart), TOKENS)
+    ours.commit(example_run.CLOCK)
 
 
 def die_at(store_url: str, epoch: int, ending: str) -> None:
