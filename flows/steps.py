@@ -17,9 +17,10 @@ from flows.benchmarks.schedule import Panel, members_at, panels, shared, write_p
 from flows.benchmarks.score import probe_plan, score_members
 from flows.choices import choose, chosen_curriculum, estimator_of, evolution_policy, gates_of, operators_of
 from flows.config import ConfigError, RunConfig
-from flows.earlier_tasks import posed_again, recent, references_of, stored_among
+from flows.earlier_tasks import recent, references_of, stored_among
 from flows.early_judging import early_verdicts_of, judged_early
 from flows.generation_metrics import generation_metrics, paid_grades
+from flows.own_work import proposal_plan, propose_work, solve_work
 from flows.program import program
 from flows.run.earlier_index import write_segment
 from flows.run.history import kept_out
@@ -44,7 +45,7 @@ from stages.core.engines.agreement import check_drift
 from stages.core.judging.judge import judge_answers, judge_tasks
 from stages.core.lora.adapter_files import weights_sha256
 from stages.core.method.leak import admitted, believed, leaks
-from stages.core.method.proposing import PromptTooLong, ProposalPlan
+from stages.core.method.proposing import PromptTooLong
 from stages.core.method.rating import Rating, Scale
 from stages.core.method.rewards import RULES
 from stages.core.method.top_up import fresh
@@ -84,7 +85,7 @@ def _seeds(config: RunConfig, backend: Backend, held_out: frozenset[str]) -> tup
                 backend.engine({}),
                 backend.sandbox(),
                 backend.style(),
-                _proposal_plan(config),
+                proposal_plan(config),
                 wanted,
                 config.seed,
                 held_out,
@@ -123,24 +124,22 @@ def propose(io: StageIO, config: RunConfig, backend: Backend) -> None:
     if config.propose.curriculum:
         _generate(io, config, backend)
         return
-    population, shard, plan = io.population(), Shard.named(io.part), _proposal_plan(config)
-    matches = io.table("matches")
-    writing = proposing.own_matches(matches, plan, shard)
-    teachers = sorted(set(writing["teacher_id"].to_pylist()))
-    adapters = io.adapters(writing["teacher_adapter_id"].to_pylist())
+    population, work = io.population(), propose_work(io, config)
+    teachers = sorted(set(work.own["teacher_id"].to_pylist()))
+    adapters = io.adapters(work.adapters)
     backend.check_agreement("propose", adapters)
     engine = engine_of(io, config, backend, adapters, "teacher")
     with judged_early(io, backend, judge_tasks) as early, _room_for_prompts(config):
         proposals = proposing.propose(
-            matches,
+            work.matches,
             _digests(population),
             references_of(io, config, backend, teachers),
             engine,
             backend.style(),
-            plan,
+            work.plan,
             config.seed,
             io.generation,
-            shard,
+            work.shard,
             early,
         )
     io.write_own("proposals", proposals)
@@ -190,24 +189,21 @@ def verify(io: StageIO, config: RunConfig, backend: Backend) -> None:
 
 def solve(io: StageIO, config: RunConfig, backend: Backend) -> None:
     """Let matched students attempt every valid task and, where the run replays tasks, those that are due."""
-    matches, tasks, rule, shard = io.table("matches"), believed(io.table("tasks")), config.solve, Shard.named(io.part)
-    plan = solving.SolvePlan(rule.attempts, rule.max_new_tokens, config.engine.temperature, rule.trained_attempts)
-    again = posed_again(io, config, backend, matches, tasks) if rule.replays else {}
-    writing = solving.posed(matches, tasks, plan, again, shard)
-    adapters = io.adapters(match["student_adapter_id"] for match, *_ in writing)
+    work = solve_work(io, config, backend)
+    adapters = io.adapters(work.adapters)
     backend.check_agreement("solve", adapters)
     with judged_early(io, backend, judge_answers) as early:
         rollouts = solving.solve(
-            matches,
+            work.matches,
             _digests(io.population()),
-            tasks,
+            work.tasks,
             engine_of(io, config, backend, adapters, "student"),
             backend.style(),
-            plan,
+            work.plan,
             config.seed,
             io.generation,
-            again,
-            shard,
+            work.again,
+            work.shard,
             early,
         )
     io.write_own("rollouts", rollouts)
@@ -377,12 +373,6 @@ def evolve(io: StageIO, config: RunConfig, backend: Backend) -> None:
 STEPS: dict[str, Step] = {
     step.__name__: step for step in (start, match, propose, verify, solve, grade, reward, update, rate, benchmark, evolve)
 }
-
-
-def _proposal_plan(config: RunConfig) -> ProposalPlan:
-    rule = config.propose
-    sizes = rule.groups, rule.group_size, rule.references, rule.num_inputs, rule.max_new_tokens
-    return ProposalPlan(*sizes, config.engine.temperature, config.kinds)
 
 
 def _digests(population: list[Member]) -> dict[str, str]:

@@ -109,9 +109,9 @@ class _Backends:
             if REST in order:
                 return self._rest()
             if "probe" in order:
-                return probed(read_spec(order["probe"]), self._stored)
+                return probed(read_spec(order["probe"]), self._stored, order["more"])
             if "compare" in order:
-                return compared(read_spec(order["compare"]), order["samples"], self._stored)
+                return compared(read_spec(order["compare"]), order["samples"], self._stored, order["more"])
             return execute(read_spec(order), self._stored)
         finally:
             self._running = False

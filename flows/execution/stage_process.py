@@ -145,9 +145,21 @@ class Workers:
                     continue
                 self.ask({REST: True}, other, f"the engine before {spec.stage}", told)
         if python and spec.stage in CHECKED:
-            samples = self.ask({"probe": step}, python, f"the probe before {spec.stage}", told)["samples"]
-            self.ask({"compare": step, "samples": samples}, sys.executable, f"the check before {spec.stage}", told)
+            self._check(spec, python, told)
         return self.ask(step, python, f"stage {spec.stage}", told)
+
+    def _check(self, spec: Spec, python: str, told: Told) -> None:
+        """Compare that interpreter's engine with the trainer, and where a small sample differs, on a larger one.
+
+        Raises Disagreement if that differs, too.
+        """
+        step = asdict(spec)
+        for more in (False, True):
+            probe = {"probe": step, "more": more}
+            samples = self.ask(probe, python, f"the probe before {spec.stage}", told)["samples"]
+            check = {"compare": step, "samples": samples, "more": more}
+            if not self.ask(check, sys.executable, f"the check before {spec.stage}", told)["beyond"]:
+                return
 
     def ask(self, order: dict[str, Any], python: str, what: str, told: Told = lambda reading: None) -> dict[str, Any]:
         """Return the answer of that interpreter's worker to an order. `told` receives its progress."""

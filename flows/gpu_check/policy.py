@@ -24,7 +24,7 @@ from flows.plan.decoder_shape import DecoderShape, shape_of
 from flows.plan.memory_plan import Moment, beside_vllm, shared_process
 from flows.plan.stage_plan import rollout_seconds
 from stages.core import tables
-from stages.core.engines.agreement import Disagreement, compare, probe
+from stages.core.engines.agreement import Disagreement, check_agreement
 from stages.core.engines.protocol import Request
 from stages.core.lora.adapter import Adapter
 from stages.core.lora.adapter_files import weights_sha256
@@ -204,9 +204,8 @@ class PolicyCheck:
 
     def _agreement(self, name: str, engine: Any, adapters: Mapping[str, Adapter]) -> CheckFinding:
         bounds = self.backend.drift_bounds()
-        samples = probe(engine, adapters, self.backend.config.engine.temperature)
         try:
-            found = compare(self.backend.scorer(), adapters, samples, bounds)
+            found = check_agreement(engine, self.backend.scorer(), adapters, self.backend.config.engine.temperature, bounds)
         except Disagreement as error:
             return CheckFinding(name, False, str(error)[:300])
         mean, largest = max(drift.mean for drift in found.values()), max(drift.largest for drift in found.values())

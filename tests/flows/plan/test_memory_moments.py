@@ -32,7 +32,7 @@ from flows.run.lease import hold
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
 from flows.storage import open_store
-from stages.core.engines.agreement import TOKENS
+from stages.core.engines.agreement import PROMPTS, TOKENS
 from stages.core.engines.hf_engine import HFEngine
 from stages.core.engines.protocol import Completion, Ended, Request
 from stages.core.lora.adapter import Adapter, Weights
@@ -195,9 +195,9 @@ class TwoProcesses(Workers):
             if not self.most["sleep"]:
                 self.most["sleep"].append(sum(self.counted.held.values()))
         elif "probe" in order:
-            done = probed(Spec(**order["probe"]), lambda _: backend)
+            done = probed(Spec(**order["probe"]), lambda _: backend, order["more"])
         elif "compare" in order:
-            done = compared(Spec(**order["compare"]), order["samples"], lambda _: backend)
+            done = compared(Spec(**order["compare"]), order["samples"], lambda _: backend, order["more"])
         else:
             done = execute(Spec(**order), lambda _: backend)
         self.most[_moment(order)].append(self.counted.most())
@@ -253,4 +253,4 @@ def test_the_plan_is_the_most_that_a_card_holds_at_each_moment(tmp_path: Path, c
 
 
 def test_the_probe_of_the_plan_is_the_one_that_is_compared() -> None:
-    assert PROBE == TOKENS
+    assert len(PROMPTS) * TOKENS == PROBE

@@ -2,7 +2,8 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,16 +12,29 @@ import pytest
 
 from flows.backend import Backend
 from flows.config import dump, load
+from flows.execution.agreement import compared, probed
 from flows.execution.run_stage import Spec
 from flows.execution.stage_process import Workers
 from flows.run import lease
 from flows.run.run import Run
 from flows.store.file_store import FileStore
 from stages.core import tables
-from stages.core.engines.agreement import BOUNDS, Disagreement, check_agreement, check_drift, compare, probe
+from stages.core.engines.agreement import (
+    BOUNDS,
+    LEAST,
+    MORE_ROUNDS,
+    PROMPTS,
+    ROUNDS,
+    Disagreement,
+    check_agreement,
+    check_drift,
+    compare,
+    probe,
+)
 from stages.core.engines.precision import fast_bfloat16
+from stages.core.engines.protocol import Completion, Ended, Request
 from stages.core.lora.adapter import Adapter
-from stages.core.lora.adapter_files import adapter_bytes
+from stages.core.lora.adapter_files import adapter_bytes, weights_sha256
 from stages.core.training.protocol import Drift
 from tests.support.example_run import CLOCK
 
@@ -62,6 +76,63 @@ def test_the_mean_and_the_largest_token_have_a_bound_each():
             compare(Measured(s0=Drift(0.018, 0.6), s1=bad), {}, samples, bounds)
 
 
+class Speaking:
+    """An engine whose completions have so many tokens, as an adapter that soon ends them; notes what it is asked."""
+
+    window = 1024
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+        self.asked: list[Request] = []
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(letter) for letter in text]
+
+    def generate(self, requests: Sequence[Request], temperature: float, ended: Ended | None = None) -> list[Completion]:
+        self.asked += requests
+        lengths = [min(self._length, request.max_new_tokens) for request in requests]
+        return [Completion((1,) * length, (-0.5,) * length, False) for length in lengths]
+
+
+ANY = {name: Adapter({"lora_B": np.zeros((1, 1), np.float32)}, {}, 0) for name in ("s0-start", "s1-start")}
+
+
+@pytest.mark.parametrize(("length", "rounds"), [(100, 1), (4, 2), (1, ROUNDS)])
+def test_a_probe_has_prompts_and_seeds_enough_and_tokens_enough(length: int, rounds: int):
+    engine = Speaking(length)
+    samples = probe(engine, ANY, 1.0)
+    prompts = {request.prompt_ids for request in engine.asked}
+    assert len(prompts) == len(PROMPTS) > 2 and len({len(prompt) for prompt in prompts}) == len(PROMPTS)
+    seeds = [request.seed for request in engine.asked]
+    assert len(set(seeds)) == len(seeds) == 2 * rounds * len(PROMPTS), "no draw is that of another adapter or round"
+    tokens = sum(map(len, samples["completion_ids"].to_pylist())) // 2
+    assert tokens >= LEAST or rounds == ROUNDS
+    again = Speaking(length)
+    assert probe(again, ANY, 1.0) == samples and again.asked == engine.asked
+    more = Speaking(length)
+    assert probe(more, ANY, 1.0, more=True).num_rows == 2 * MORE_ROUNDS * len(PROMPTS)
+    assert not {request.seed for request in more.asked} & set(seeds)
+
+
+class Scored:
+    """A scorer that finds one drift on a small sample and another on a large one."""
+
+    def __init__(self, small: Drift, large: Drift) -> None:
+        self._drifts = small, large
+
+    def drift(self, adapters: Mapping[str, Adapter], samples: pa.Table) -> dict[str, Drift]:
+        return dict.fromkeys(adapters, self._drifts[samples.num_rows > 2 * len(PROMPTS)])
+
+
+def test_a_run_stops_only_for_what_a_larger_sample_shows_too():
+    fine, far, bounds = Drift(0.04, 0.3), Drift(0.06, 0.3), Drift(0.05, 1.0)
+    for small in (fine, far):
+        assert check_agreement(Speaking(100), Scored(small, fine), ANY, 1.0, bounds) == dict.fromkeys(ANY, fine)
+    assert check_agreement(Speaking(100), Scored(fine, far), ANY, 1.0, bounds) == dict.fromkeys(ANY, fine)
+    with pytest.raises(Disagreement, match=r"'s0-start': 'mean 0.0600, largest 0.3000 of 512 tokens'"):
+        check_agreement(Speaking(100), Scored(far, far), ANY, 1.0, bounds)
+
+
 def test_the_bounds_follow_the_arithmetic_unless_they_are_configured():
     assert Backend(load("smoke")).drift_bounds() == BOUNDS["float32"]
     assert Backend(load("one-gpu", ["model.device=cuda"])).drift_bounds() == BOUNDS["bfloat16"]
@@ -78,7 +149,8 @@ def test_a_stale_adapter_is_caught_after_one_step(rate: str, caught: bool):
     backend = Backend(load("chaos", [f"learning.learning_rate={rate}"]))
     old = {"s0-start": backend.initial_adapter()}
     samples = tables.join([probe(backend.engine(old), old, 1.0)] * 2, tables.SAMPLES)
-    rows = [row | {"centred": sign, "advantage": sign} for row, sign in zip(samples.to_pylist(), (1.5, -0.5), strict=True)]
+    signs = np.repeat((1.5, -0.5), samples.num_rows // 2).tolist()
+    rows = [row | {"centred": sign, "advantage": sign} for row, sign in zip(samples.to_pylist(), signs, strict=True)]
     new = {"s0-start": backend.trainer().update(old, tables.table(rows, tables.SAMPLES))["s0-start"].adapter}
     check_agreement(backend.engine(old), backend.scorer(), old, 1.0, backend.drift_bounds())
     check_agreement(backend.engine(new), backend.scorer(), new, 1.0, backend.drift_bounds())
@@ -125,11 +197,14 @@ def stored(backend: Backend, tmp_path_factory: pytest.TempPathFactory) -> tuple[
 def engine_that_serves(folder: Path, backend: Backend, served: dict[str, Adapter], named: dict[str, Adapter]) -> str:
     """An interpreter whose worker completes the probe with one set of weights under another's names, then does any step."""
     engine = backend.engine(served)
-    rows = probe(engine, served, backend.config.engine.temperature).to_pylist()
-    digests = probe(engine, named, backend.config.engine.temperature)["adapter_sha256"].to_pylist()
-    rows = [row | {"adapter_sha256": digest} for row, digest in zip(rows, digests, strict=True)]
+    answers: list[dict] = []
+    for more in (False, True)[: 1 if served is named else 2]:
+        rows = probe(engine, served, backend.config.engine.temperature, more).to_pylist()
+        digests = {name: weights_sha256(adapter.weights) for name, adapter in named.items()}
+        rows = [row | {"adapter_sha256": digests[row["adapter_id"]]} for row in rows]
+        answers.append({"done": {"samples": rows}})
+    answers.append({"done": {"stage": "propose"}})
     python = folder / "python"
-    answers = [{"done": {"samples": rows}}, {"done": {"stage": "propose"}}]
     (folder / "answers").write_text("".join(json.dumps(answer) + "\n" for answer in answers))
     python.write_text(f'#!/bin/sh\nexec 3<{folder}/answers\nwhile read order; do read answer <&3; echo "$answer"; done\n')
     python.chmod(0o755)
@@ -149,13 +224,44 @@ def test_an_engine_in_another_process_is_checked_before_it_generates(backend, st
                 workers.run(spec, python)
 
 
+def test_an_engine_in_another_process_probes_the_adapters_of_its_part_alone(backend, stored, tmp_path) -> None:
+    """Two shares, each the prompts of one of two teachers: of the other's adapter, it reads and publishes nothing."""
+    _, adapters = stored
+    store = FileStore(tmp_path)
+    with lease.hold(store, "run") as epoch:
+        run = Run(store, "run", epoch)
+        config = backend.config
+        run.describe(dump(config), {}, CLOCK)
+        rows, refs = [], []
+        for number in range(2):
+            name = f"t{number}-g0000"
+            refs += run.write_adapter(name, adapter_bytes(adapters["t0-g0000"], "seed", config.model.alpha))
+            names = {"match_id": f"g0000-m0{number}", "teacher_id": f"t{number}", "student_id": "s0"}
+            names |= {"teacher_adapter_id": name, "student_adapter_id": "s0-start"}
+            rows.append(names | dict.fromkeys(("teacher_mu", "teacher_sigma", "student_mu", "student_sigma", "expected"), 0.5))
+        run.commit("start", None, [], refs, {}, {}, CLOCK)
+        run.commit("match", 0, [], [run.write_table(0, "matches", tables.table(rows, tables.MATCHES))], {}, {}, CLOCK)
+    for number in range(2):
+        part = Spec(tmp_path.as_uri(), "run", "propose", 0, f"{number:02d}of02", None, 2)
+        samples = probed(part, lambda _: backend)["samples"]
+        assert {row["adapter_id"] for row in samples} == {f"t{number}-g0000"}
+        assert list(compared(part, samples, lambda _: backend)["drift"]) == [f"t{number}-g0000"]
+
+
+def test_a_part_without_work_compares_nothing(backend, stored, tmp_path) -> None:
+    spec, _ = stored
+    parts = [replace(spec, part=f"{number:02d}of99") for number in range(3)]  # more shares than prompts
+    idle = next(part for part in parts if not probed(part, lambda _: backend)["samples"])
+    assert compared(idle, [], lambda _: backend) == {"drift": {}, "beyond": []}
+
+
 @pytest.mark.parametrize(("python", "checked"), [("", False), (sys.executable, True), ("/another/python", True)])
 def test_vllm_is_checked_in_whatever_interpreter_it_lives(stored, monkeypatch, python: str, checked: bool) -> None:
     asked: list[str] = []
 
     def ask(self: Workers, order: dict, python: str, what: str, told: object = None) -> dict:
         asked.append(what)
-        return {"samples": []}
+        return {"samples": [], "beyond": []}
 
     monkeypatch.setattr(Workers, "ask", ask)
     Workers(1).run(stored[0], python)
