@@ -24,7 +24,7 @@ from flows.config import ConfigError
 from stages.core.engines.protocol import EngineUnavailable
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-SECONDS = 20
+SECONDS = 90  # without persistence mode, the driver starts each card anew: one to three seconds each
 LINGER_SECONDS = 5.0
 _ORDER = "CUDA_DEVICE_ORDER"
 _used: set[str] = set()  # identifier of the card on which torch has computed in this process
@@ -223,6 +223,7 @@ def _listed() -> list[Card]:
     except OSError:
         return []
     except subprocess.TimeoutExpired as error:
-        raise CardUnavailable(f"nvidia-smi did not answer within {SECONDS} s") from error
+        late = f"nvidia-smi did not answer within {SECONDS} s; persistence mode (nvidia-smi -pm 1) makes it faster"
+        raise CardUnavailable(late) from error
     rows = [row for row in csv.reader(answer.splitlines(), skipinitialspace=True) if len(row) >= 3 and row[0].isdigit()]
     return [Card(index, uuid, int(memory) if memory.isdigit() else 0, more == ["Enabled"]) for index, uuid, memory, *more in rows]

@@ -32,6 +32,8 @@ DEFAULT_MODEL = "reasoner"  # of the default run
 SHIPPED = (DEFAULT_MODEL, "seed")
 LEAST_PYTHON = (3, 11)
 LEAST_FREE_GB = 2.0
+LEAST_SHARED_GB = 2.0
+CARDS_SECONDS = 90  # as in flows.cards, which needs packages
 READY, NOT_READY = 0, 3
 
 
@@ -158,8 +160,11 @@ def _torch() -> Iterator[MachineCheck]:
     text = (Path(spec.origin).parent / "version.py").read_text(encoding="utf-8")
     cuda = re.search(r"^cuda\b.*?=\s*['\"]([\d.]+)", text, re.M)
     build = f"{importlib.metadata.version('torch')}, {f'CUDA {cuda[1]}' if cuda else 'CPU'} build"
-    cards = gpus()
-    if not cards:
+    cards = _listed_cards()
+    if cards is None:
+        silent = f"{build}; nvidia-smi did not answer within {CARDS_SECONDS} s"
+        yield MachineCheck("torch", False, silent, "sudo nvidia-smi -pm 1", optional=True)
+    elif not cards:
         yield MachineCheck("torch", True, f"{build}; no NVIDIA GPU here, runs use the CPU")
     elif not cuda:
         yield MachineCheck(
@@ -183,9 +188,20 @@ def _output(*command: str, seconds: float = 20) -> str | None:
 
 
 def gpus() -> list[str]:
-    """NVIDIA's cards: name, driver and memory of each."""
-    answer = _output("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")
-    return answer.splitlines() if answer else []
+    """NVIDIA's cards: name, driver and memory of each; none if they cannot be listed."""
+    return _listed_cards() or []
+
+
+def _listed_cards() -> list[str] | None:
+    """NVIDIA's cards; None if `nvidia-smi` does not answer in time."""
+    query = ("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, errors="replace", timeout=CARDS_SECONDS, check=False)
+    except OSError:
+        return []
+    except subprocess.TimeoutExpired:
+        return None
+    return done.stdout.strip().splitlines() if done.returncode == 0 else []
 
 
 def _cuda_works() -> bool:

@@ -7,7 +7,18 @@ PATIENCE="--timeout 10 --retries 1" # for an index that may be unreachable
 
 torch_version() { sed -n 's/^torch==//p' "$ROOT/constraints.txt"; }
 
-gpu_seen() { have nvidia-smi && with_timeout 20 nvidia-smi -L 2>/dev/null | grep -q '^GPU'; }
+SMI_SECONDS=90 # without persistence mode, the driver starts each card anew: one to three seconds each
+
+# Whether nvidia-smi lists a GPU. One that does not answer is an error: the CPU build would be installed for good.
+gpu_seen() {
+    local listed code=0
+    have nvidia-smi || return
+    listed=$(with_timeout "$SMI_SECONDS" nvidia-smi -L 2>/dev/null) || code=$?
+    [ "$code" -ne 124 ] ||
+        fail 3 "nvidia-smi did not answer within $SMI_SECONDS s; turn on persistence mode: sudo nvidia-smi -pm 1" \
+            "or choose the build without it: POPULORA_TORCH=cuda or cpu; for make vllm, VLLM_BUILD=cuda or cpu"
+    grep -q '^GPU' <<<"$listed"
+}
 
 # Prints cpu, cuda or own. POPULORA_TORCH overrides what is seen; `own` leaves the torch that is installed alone.
 torch_build() {

@@ -52,6 +52,13 @@ def test_lines_that_are_none_are_no_cards(eight: Machine) -> None:
     assert cards.cards({}) == [Card("1", uuid, 0)]
 
 
+def test_a_tool_that_does_not_answer_is_named_with_what_helps(eight: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    (eight.folder / "nvidia-smi").write_text("#!/bin/sh\nexec sleep 9\n")
+    monkeypatch.setattr(cards, "SECONDS", 0.1)
+    with pytest.raises(cards.CardUnavailable, match=r"^nvidia-smi did not answer within 0.1 s; .*nvidia-smi -pm 1"):
+        cards.cards({})
+
+
 def test_without_the_tool_there_are_none_whatever_was_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert cards.cards({}) == cards.cards({"CUDA_VISIBLE_DEVICES": "0,1"}) == []

@@ -3,6 +3,10 @@
 import subprocess
 from pathlib import Path
 
+import pytest
+
+from flows import cards
+from flows.commands import doctor
 from flows.config import PROJECT
 
 
@@ -25,3 +29,21 @@ def test_a_failed_command_shows_the_end_of_its_log(tmp_path: Path) -> None:
     assert done.stdout == "failed\n"
     said = ["no such package", "setup: command failed: pip", f"setup: full log: {tmp_path}/stub.log"]
     assert done.stderr.splitlines() == said
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "out"), [("echo GPU 0: H200", 0, "cuda\n"), ("exit 9", 0, "cpu\n"), ("exec sleep 9", 3, "")]
+)
+def test_a_tool_that_does_not_answer_is_no_machine_without_gpu(tmp_path: Path, answer: str, code: int, out: str) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\n{answer}\n")
+    tool.chmod(0o755)
+    here = f'. {PROJECT}/infra/setup/torch.sh; unset POPULORA_TORCH; PATH="{tmp_path}:$PATH" SMI_SECONDS=1'
+    done = bash(f'{here}; build=$(torch_build); echo "$build"', tmp_path)
+    assert (done.returncode, done.stdout) == (code, out)
+    assert ("sudo nvidia-smi -pm 1" in done.stderr) == (code == 3)
+
+
+def test_eight_cards_have_the_time_to_start() -> None:
+    assert cards.SECONDS == doctor.CARDS_SECONDS == 90
+    assert "\nSMI_SECONDS=90 " in (PROJECT / "infra/setup/torch.sh").read_text()

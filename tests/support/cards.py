@@ -49,7 +49,7 @@ class Machine:
         """A program that notes its start and every order that it takes, does some work, and answers."""
         made = self.folder / name
         note = f'echo "$what {name} ${{{VISIBLE}-unset}} $$" >> {self.log}'
-        answer = '{"done": {"stage": "noted", "samples": []}}'
+        answer = '{"done": {"stage": "noted", "samples": [], "beyond": []}}'
         made.write_text(f"#!/bin/sh\nwhat=start; {note}\nwhile read order; do what=step; {note}; {work}; echo '{answer}'; done\n")
         made.chmod(0o755)
         return str(made)

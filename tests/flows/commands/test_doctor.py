@@ -105,3 +105,14 @@ def test_a_machine_that_was_set_up_is_ready(tmp_path):
     assert found.returncode == 0, found.stdout
     assert found.stdout.splitlines()[-1] == "Ready."
     assert all(line.startswith(("✓", "○")) for line in found.stdout.splitlines()[:-1])
+
+
+def test_cards_that_do_not_answer_are_not_taken_for_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\nexec sleep 9\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(doctor, "CARDS_SECONDS", 0.1)
+    [found] = doctor._torch()
+    assert not found.good and found.optional and found.mend == "sudo nvidia-smi -pm 1"
+    assert found.detail.endswith("nvidia-smi did not answer within 0.1 s")
