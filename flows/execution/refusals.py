@@ -14,6 +14,7 @@ from flows.execution.run_stage import Spec
 from flows.execution.stage_process import CANCELLED, StageFailed, known_error
 from flows.monitoring.progress import to_stderr
 from flows.run.hub_models import ModelMissing
+from stages.core.engines.protocol import EngineUnusable
 from stages.core.unavailable import Unsuited
 
 HOLD_SECONDS = 60.0
@@ -26,7 +27,7 @@ def naming_this_machine() -> Iterator[None]:
     """Raise Unsuited, with this machine's name, for what another machine may have: cards, the model, access to it."""
     try:
         yield
-    except (CardTooSmall, ModelMissing, Unsuited) as error:
+    except (CardTooSmall, EngineUnusable, ModelMissing, Unsuited) as error:
         here, text = f"the worker on {socket.gethostname()}", str(error)
         raise Unsuited(text if text.startswith(here) else f"{here}: {text}") from error
 

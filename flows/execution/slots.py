@@ -17,7 +17,7 @@ from flows.cards import Card, CardUnavailable
 from flows.execution.run_stage import Reference, Spec
 from flows.execution.stage_process import CANCELLED, StageFailed, Told, Workers
 from flows.stages import stage_of
-from stages.core.engines.protocol import EngineUnavailable
+from stages.core.engines.protocol import EngineUnavailable, EngineUnusable
 from stages.core.unavailable import Unsuited
 
 FAILURES = 2
@@ -114,7 +114,7 @@ class Slots:
         try:
             yield slot.workers
             slot.note(worked=True)
-        except (EngineUnavailable, StageFailed) as error:
+        except (EngineUnavailable, EngineUnusable, StageFailed) as error:
             if slot.card is None or slot.workers.left or (why := self._lost_because(slot, error)) is None:
                 raise
             self._lose(slot)

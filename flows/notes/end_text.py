@@ -47,7 +47,17 @@ KNOWN = (
         "memory ran out",
         SMALLER,
     ),
+    Advice(
+        ("No space left for vLLM's adapters",),
+        "the folder through which vLLM reads adapters is full",
+        "give the container more shared memory (`--shm-size`), or make room in the folder that the message names; then resume",
+    ),
     Advice(("No space left", "ENOSPC"), "the disk is full", "make room (`populora gc RUN`), then resume"),
+    Advice(
+        ("EngineUnusable",),
+        "vLLM cannot run on that machine",
+        "do what the message says; `populora doctor` looks at the driver; then resume",
+    ),
     Advice(
         ("SandboxUnavailable", "Docker", "docker"),
         "sandboxes could not be started",

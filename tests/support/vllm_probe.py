@@ -66,8 +66,9 @@ def main() -> None:
         answers.append([plain(c) for c in completions])
         reported.append([[place, plain(c)] for place, c in heard])
     text = engine.decode(engine.encode("def f(x):\n    return x"))
-    published = sum(one.is_dir() for one in engine._folder.iterdir())
-    found = {"answers": answers, "reported": reported, "text": text, "published": published}
+    folder = engine._folders.folder
+    published = 0 if folder is None else sum(one.is_dir() for one in folder.iterdir())
+    found = {"answers": answers, "reported": reported, "text": text, "published": published, "versions": engine.versions}
     found |= {"children": len(multiprocessing.active_children())}
     if spec.get("kill"):
         found["killed"] = killed(engine)

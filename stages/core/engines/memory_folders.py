@@ -7,15 +7,19 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-MEMORY = Path("/dev/shm")  # in-memory file system on Linux; elsewhere the temporary folder is used
+MEMORY = Path("/dev/shm")  # in-memory file system on Linux; elsewhere, or if it is small, the temporary folder is used
 PREFIX, LOCK = "populora-adapters-", "lock"
 
 
-def make_folder(parent: Path = MEMORY) -> Path:
-    """Create a folder that stays locked until this process ends, after removing those that no process locks any more."""
-    place = parent if parent.is_dir() else Path(tempfile.gettempdir())
-    for left in place.glob(f"{PREFIX}*/{LOCK}"):
+def make_folder(parent: Path = MEMORY, needed: int = 0) -> Path:
+    """Create a folder that stays locked until this process ends, after removing those that no process locks any more.
+
+    It is in the temporary folder if `parent` is missing, or has less than `needed` bytes free, as in many containers.
+    """
+    spare = Path(tempfile.gettempdir())
+    for left in [left for place in (parent, spare) for left in place.glob(f"{PREFIX}*/{LOCK}")]:
         _remove_unlocked(left)
+    place = parent if parent.is_dir() and shutil.disk_usage(parent).free >= needed else spare
     while True:
         folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
         with suppress(FileNotFoundError):

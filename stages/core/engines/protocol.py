@@ -73,3 +73,9 @@ def before_stop(text: str, stops: Sequence[str]) -> str:
 
 class EngineUnavailable(Unavailable):
     """The engine could not answer: an infrastructure failure, to be retried, never a reward."""
+
+
+class EngineUnusable(RuntimeError):
+    """The engine cannot run on this machine, which no retry changes: such as with a driver that is too old. Another may."""
+
+    exit_code = 3

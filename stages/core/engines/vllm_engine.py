@@ -18,20 +18,22 @@ from typing import Any
 
 from transformers import AutoTokenizer
 from vllm import LLM, SamplingParams  # type: ignore[import-not-found,unused-ignore]
+from vllm import __version__ as version_of_vllm
 from vllm.lora.request import LoRARequest  # type: ignore[import-not-found,unused-ignore]
 from vllm.platforms import current_platform  # type: ignore[import-not-found,unused-ignore]
 from vllm.v1.engine.exceptions import EngineDeadError  # type: ignore[import-not-found,unused-ignore]
 
-from stages.core.engines.memory_folders import make_folder
+from stages.core.engines.adapter_folders import AdapterFolders
 from stages.core.engines.protocol import Completion, Ended, EngineUnavailable, Request
 from stages.core.engines.text_ends import text_ends
 from stages.core.engines.vllm_card import card_settings
 from stages.core.engines.vllm_cores import core_settings
 from stages.core.engines.vllm_ranks import reserved_rank
+from stages.core.engines.vllm_start import Overheard, start_error
 from stages.core.engines.vllm_steps import stepped
 from stages.core.engines.vllm_watch import exit_codes, watch
 from stages.core.lora.adapter import Weights
-from stages.core.lora.adapter_files import CONFIG_FILE, WEIGHTS_FILE, config_bytes, weights_bytes, weights_sha256
+from stages.core.lora.adapter_files import weights_sha256
 from stages.core.progress import Progress, silent
 
 
@@ -60,18 +62,27 @@ class VLLMEngine:
             os.environ |= card_settings(os.environ, version("torch"))
         else:
             os.environ |= core_settings(os.environ, os.sched_getaffinity(0))
-        with _start_errors():
-            self._llm: Any = self._started(model)
+        self._llm: Any = self._started(model)
         watch(self._llm.llm_engine.engine_core, EngineDeadError)
         self.ends = text_ends(self._llm.llm_engine.model_config.try_get_generation_config(), self._tokenizer)
         """Tokens that end a completion; if emptied, no token does."""
-        self._folder = make_folder()
+        self._folders = AdapterFolders(limits.alpha, limits.max_adapters)
         self._served: dict[str, Any] = {}
         self._count = 0
         self.set_adapters(adapters)
 
     def _started(self, model: str) -> Any:
-        """Return vLLM with the model loaded."""
+        """Return vLLM with the model loaded. Raise `EngineUnusable` or `EngineUnavailable` if its process ended meanwhile."""
+        heard = Overheard()
+        try:
+            with heard:
+                return self._loaded(model)
+        except RuntimeError as error:
+            if not str(error).startswith("Engine core initialization failed"):
+                raise
+            raise start_error(heard.lines()) from error
+
+    def _loaded(self, model: str) -> Any:
         limits = self._limits
         return LLM(
             model,
@@ -111,11 +122,15 @@ class VLLMEngine:
 
     def _publish(self, name: str, weights: Weights) -> Any:
         self._count += 1
-        folder = self._folder / f"{self._count:06d}"
-        folder.mkdir()
-        (folder / WEIGHTS_FILE).write_bytes(weights_bytes(weights))
-        (folder / CONFIG_FILE).write_bytes(config_bytes(weights, "base", self._limits.alpha))
+        folder = self._folders.write(self._count, weights)
         return LoRARequest(lora_name=name, lora_int_id=self._count, lora_path=str(folder))
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """vLLM's version and, where it says so, which of its model runners computes: V1 and V2 have different kernels."""
+        found = {"vllm": version_of_vllm}
+        second = getattr(self._llm.llm_engine.vllm_config, "use_v2_model_runner", None)
+        return found if second is None else found | {"runner": "V2" if second else "V1"}
 
     @property
     def window(self) -> int:
@@ -187,7 +202,7 @@ class VLLMEngine:
 
     def close(self) -> None:
         """Remove the published adapters."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folders.close()
 
     @contextmanager
     def _engine_errors(self) -> Iterator[None]:
@@ -205,20 +220,6 @@ def _order(what: str) -> Iterator[None]:
         yield
     except Exception as error:
         raise EngineUnavailable(f"vLLM did not {what}: {error}") from error
-
-
-@contextmanager
-def _start_errors() -> Iterator[None]:
-    """Raise `EngineUnavailable` where vLLM's process ended while it started. Memory may be short for the moment, or for good."""
-    try:
-        yield
-    except RuntimeError as error:
-        if not str(error).startswith("Engine core initialization failed"):
-            raise
-        raise EngineUnavailable(
-            "vLLM did not start; its messages say why. Another process may use the card, or engine.memory_share or engine.window "
-            "is too large for it"
-        ) from error
 
 
 def _completion(output: Any) -> Completion:

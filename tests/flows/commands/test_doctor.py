@@ -3,7 +3,9 @@
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -116,3 +118,12 @@ def test_cards_that_do_not_answer_are_not_taken_for_none(tmp_path: Path, monkeyp
     [found] = doctor._torch()
     assert not found.good and found.optional and found.mend == "sudo nvidia-smi -pm 1"
     assert found.detail.endswith("nvidia-smi did not answer within 0.1 s")
+
+
+@pytest.mark.parametrize(("free", "good"), [(64e6, False), (8e9, True)])
+def test_small_shared_memory_is_named_with_what_vllm_uses_instead(tmp_path: Path, monkeypatch, free: float, good: bool) -> None:
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda place: SimpleNamespace(free=free))
+    [found] = doctor._shared_memory(tmp_path)
+    assert (found.good, found.optional) == (good, True) and f"{free / 1e9:.2f} GB free in {tmp_path}" in found.detail
+    assert found.detail.endswith(f"go through {tempfile.gettempdir()}, which is slower") != good
+    assert list(doctor._shared_memory(tmp_path / "missing")) == []

@@ -17,7 +17,8 @@ from flows.execution.stage_process import StageFailed, result_of
 from flows.run.hub_models import local_folder
 from flows.run.run import Run
 from flows.storage import open_store
-from stages.core.unavailable import Unsuited
+from stages.core.engines.protocol import EngineUnusable
+from stages.core.unavailable import Unavailable, Unsuited
 from tests.support.cards import machine, step
 
 HERE = f"the worker on {socket.gethostname()}"
@@ -52,6 +53,19 @@ def test_a_model_that_a_stage_process_does_not_find_is_a_mistake_here_and_unsuit
         result_of(answer)
     with pytest.raises(ConfigError, match=r"^seed: no"), naming_this_machine():
         raise ConfigError("seed: no")
+
+
+def test_an_engine_that_cannot_run_here_is_retried_nowhere_but_on_other_machines_of_a_pool() -> None:
+    def start() -> dict[str, object]:
+        raise EngineUnusable("the driver is too old")
+
+    answer, code = worker._answer(start)
+    assert code == 3
+    with pytest.raises(EngineUnusable, match="^the driver is too old$") as raised:
+        result_of(answer)
+    assert not isinstance(raised.value, Unavailable)  # which a step's task retries
+    with pytest.raises(Unsuited, match=rf"^{re.escape(HERE)}: the driver is too old$"), naming_this_machine():
+        result_of(answer)
 
 
 def test_faults_of_a_card_are_no_faults_of_the_code() -> None:

@@ -15,6 +15,11 @@ CRASHED = RunEnd("smoke", "/runs", "Crashed", "Flow run process exited with non-
         ("The server was stopped while this run was running. Retry resumes it.", "server was stopped"),
         ("Flow run encountered an exception: OutOfMemoryError: CUDA out of memory", "memory ran out"),
         ("Flow run encountered an exception: OSError: [Errno 28] No space left on device", "disk is full"),
+        (
+            "OSError: [Errno 28] No space left for vLLM's adapters, 1.3 GB, in /dev/shm: '/dev/shm/x'",
+            "vLLM reads adapters is full",
+        ),
+        ("EngineUnusable: vLLM cannot start on this machine: the NVIDIA driver is too old for it", "vLLM cannot run"),
         ("Flow run encountered an exception: SandboxUnavailable: Docker does not answer", "sandboxes"),
         ("Flow run encountered an exception: StoreUnavailable: s3://x: timed out", "store did not answer"),
         ("Flow run encountered an exception: Damaged: smoke/generation=0001/grades.parquet", "damaged"),

@@ -142,6 +142,7 @@ def test_new_weights_under_an_old_id_are_not_taken_from_the_cache(answered: dict
     changed = [a != b for a, b, r in zip(*answered["answers"][1:3], requests(), strict=True) if r.adapter_id == "t0"]
     kept = [a[0] == b[0] for a, b, r in zip(*answered["answers"][1:3], requests(), strict=True) if r.adapter_id != "t0"]
     assert all(changed) and np.mean(kept) >= 0.9
+    assert answered["versions"].keys() == {"vllm", "runner"} and answered["versions"]["runner"] in ("V1", "V2")
     assert answered["published"] == 2  # what is no longer served is gone from the memory file system
 
 

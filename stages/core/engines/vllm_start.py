@@ -1,0 +1,87 @@
+"""Why vLLM's engine process did not start, by what it wrote to standard error: vLLM's exception does not say. Needs no vLLM."""
+
+import os
+import re
+import sys
+from collections import deque
+from threading import Thread
+
+from stages.core.engines.protocol import EngineUnavailable, EngineUnusable
+
+STANDARD_ERROR = 2
+KEPT = 400  # lines
+LAST_WORDS_SECONDS = 2.0
+
+CAUSES = (
+    (
+        ("driver on your system is too old", "driver version is insufficient", "unsupported toolchain", "forward compatibility"),
+        "the NVIDIA driver is too old for it; update the driver",
+    ),
+    (
+        ("Failed to find C compiler", "No working C++ compiler", "Python.h: No such file"),
+        "it finds no compiler for its kernels; sudo apt-get install gcc libc6-dev python3-dev",
+    ),
+    (("no kernel image is available",), "it has no kernels for this card; use another card or engine.kind=transformers"),
+    (
+        ("No CUDA GPUs are available", "Found no NVIDIA driver", "not compiled with CUDA", "libcuda.so.1: cannot open"),
+        "CUDA finds no GPU in its environment; VLLM_BUILD=cuda make vllm, and check the driver",
+    ),
+)
+"""Signs in the messages of torch, Triton and CUDA of what no retry changes, and what is wrong."""
+_PREFIX = re.compile(r"^(?:\(\w+ pid=\d+\) ?)?(?:ERROR [\d-]+ [\d:]+ \[[^\]]*\] ?)?")
+_ERROR = re.compile(r"^[\w.]*(?:Error|Exception)\b:? ?\S?")
+_MORE = "Another process may use the card, or engine.memory_share or engine.window is too large for it"
+
+
+class Overheard:
+    """Use as a context manager: what this process and those that start in it write to standard error is passed on, and noted.
+
+    The processes keep what they were given. What they write later is passed on until they end.
+    """
+
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque(maxlen=KEPT)
+        self._thread: Thread | None = None
+
+    def __enter__(self) -> "Overheard":
+        sys.stderr.flush()
+        self._own = os.dup(STANDARD_ERROR)
+        reading, writing = os.pipe()
+        os.dup2(writing, STANDARD_ERROR)
+        os.close(writing)
+        self._thread = Thread(target=self._pass_on, args=(reading, os.dup(self._own)), name="vllm-stderr", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.stderr.flush()
+        os.dup2(self._own, STANDARD_ERROR)
+        os.close(self._own)
+
+    def lines(self) -> list[str]:
+        """Return the last lines that were written, after the block, once the processes have ended or a moment later."""
+        if self._thread is not None:
+            self._thread.join(LAST_WORDS_SECONDS)
+        return list(self._lines)
+
+    def _pass_on(self, reading: int, own: int) -> None:
+        begun = b""
+        while data := os.read(reading, 1 << 16):
+            rest = data
+            while rest:
+                rest = rest[os.write(own, rest) :]
+            *whole, begun = (begun + data).split(b"\n")
+            self._lines.extend(line.decode(errors="replace") for line in whole)
+        os.close(reading)
+        os.close(own)
+
+
+def start_error(lines: list[str]) -> Exception:
+    """Return `EngineUnusable` for a cause that no retry changes, else `EngineUnavailable`. Both repeat the last error."""
+    said = [_PREFIX.sub("", line).rstrip() for line in lines]
+    last = next((line for line in reversed(said) if _ERROR.match(line)), "")
+    if "memory" not in last.lower():  # a card without room is not beyond repair, whatever was warned of before
+        for signs, cause in CAUSES:
+            if any(sign in line for line in said for sign in signs):
+                return EngineUnusable(f"vLLM cannot start on this machine: {cause}" + (f" ({last})" if last else ""))
+    return EngineUnavailable(f"vLLM did not start: {last or 'its messages say why'}. {_MORE}")
