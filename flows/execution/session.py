@@ -34,7 +34,7 @@ from flows.monitoring.progress import Display, to_stderr
 from flows.monitoring.run_tables import RunTables
 from flows.monitoring.working import Working
 from flows.notes import publish as notes
-from flows.plan.estimate import spare_shards
+from flows.plan.estimate import spare_shards, uncorrected
 from flows.run import hub_models, lease, retention
 from flows.run.history import KEPT_OUT, PLACEMENT, check_prompts
 from flows.run.leaking import recorded
@@ -249,8 +249,8 @@ def open_session(
         config = settled(priced(hub_models.pinned(config, known, gpu_elsewhere), known), known, gpu_elsewhere)
         check_resumable(run, config)  # under the lease: before that, another process may still create or change the run
         run.describe(dump(config), versions(config, known), clock() | ({PLACEMENT: dict(placement)} if placement else {}))
-        spare = (spare_shards(config), "" if gpu_elsewhere or idle else spare_places(config, places))
-        for line in filter(None, spare):
+        advice = (uncorrected(config), spare_shards(config), "" if gpu_elsewhere or idle else spare_places(config, places))
+        for line in filter(None, advice):
             display.print(line)
         with as_current(Session(config, run, workers, display, elsewhere, on_node, working, verdicts)) as current:
             yield current

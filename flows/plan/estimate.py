@@ -35,6 +35,8 @@ def plan(config: RunConfig) -> str:
         else f"members          {members} ({teachers or 'no'} teachers, {students} students)",
         f"per generation   {proposals} proposals, at most {attempts} attempts, at most {tokens:,} generated tokens",
     ]
+    if advice := uncorrected(config):
+        lines.append(f"advice           {advice}")
     if shape is None:
         return "\n".join([*lines, f"model            {config.model.name} is unknown: no estimate of memory and hours"])
     if spare := spare_shards(config):
@@ -52,6 +54,16 @@ def spare_shards(config: RunConfig) -> str:
     return (
         f"engine.shards={config.engine.shards}: propose and solve have {requests} prompts per generation and use only {requests} "
         "shards; the others stay idle"
+    )
+
+
+def uncorrected(config: RunConfig) -> str:
+    """Return that a run with vLLM trains without importance correction, and how to switch it on; empty if it does not."""
+    if config.engine.kind != "vllm" or config.learning.importance_cap or config.strategy.population:
+        return ""
+    return (
+        "learning.importance_cap=0: vLLM and the trainer round differently, and nothing corrects for it; a new run can "
+        "start with learning.importance_cap=2"
     )
 
 

@@ -61,7 +61,7 @@ def test_an_engine_that_cannot_run_here_is_retried_nowhere_but_on_other_machines
 
     answer, code = worker._answer(start)
     assert code == 3
-    with pytest.raises(EngineUnusable, match="^the driver is too old$") as raised:
+    with pytest.raises(EngineUnusable, match=r"^the driver is too old$") as raised:
         result_of(answer)
     assert not isinstance(raised.value, Unavailable)  # which a step's task retries
     with pytest.raises(Unsuited, match=rf"^{re.escape(HERE)}: the driver is too old$"), naming_this_machine():

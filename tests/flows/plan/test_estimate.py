@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from flows.config import load
-from flows.plan.estimate import cpu_dtype, hours, plan, price_of
+from flows.plan.estimate import cpu_dtype, hours, plan, price_of, uncorrected
 
 
 def test_bfloat16_without_its_units_is_computed_in_float32(tmp_path: Path) -> None:
@@ -56,3 +56,17 @@ def test_hours_have_a_price_only_where_one_is_set(monkeypatch: pytest.MonkeyPatc
     assert needed > 0 and plan(priced).splitlines()[:-1] == plan(free).splitlines()
     monkeypatch.setenv("POPULORA_COST_MACHINE_HOUR", "4")
     assert price_of(free, 3.0) == 12.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "advised"),
+    [
+        (["engine.kind=vllm", "learning.importance_cap=0"], True),
+        (["engine.kind=vllm", "learning.importance_cap=2"], False),
+        (["engine.kind=transformers", "learning.importance_cap=0"], False),
+    ],
+)
+def test_vllm_without_importance_correction_is_advised_of_it(settings: list[str], advised: bool) -> None:
+    config = load("paper", settings)
+    assert ("start with learning.importance_cap=2" in uncorrected(config)) == advised
+    assert ("\nadvice           learning.importance_cap=0: " in plan(config)) == advised
