@@ -117,6 +117,7 @@ class History:
         self.store = store
         self.run_id = check_run_id(run_id)
         self._kept: dict[str, Manifest] = {}
+        self._described = ""  # digest of the run.json that was read first
         self._off_policy_steps: int | None = None
         self._tombstones: dict[str, Json] = {}
         self._unreadable: dict[str, str] = {}  # files of gc/ with what is wrong with them
@@ -136,9 +137,20 @@ class History:
     def description(self) -> Json | None:
         """Return run.json, or None if the run was never started."""
         try:
-            return chain.read_json(self.store.read(self.place("run.json")), self.place("run.json"))
+            data = self.store.read(self.place("run.json"))
         except NotStored:
             return None
+        self._described = self._described or chain.sha256_hex(data)
+        return chain.read_json(data, self.place("run.json"))
+
+    def is_another_run(self) -> bool:
+        """Return whether run.json is not the one that was read here first. Nothing overwrites one; its clock tells two starts."""
+        if not self._described:
+            return False
+        try:
+            return chain.sha256_hex(self.store.read(self.place("run.json"))) != self._described
+        except NotStored:
+            return True
 
     def manifest(self, uri: str) -> Manifest | None:
         """Return the manifest stored under `uri`, or None."""

@@ -2,9 +2,10 @@
 
 `.lease` names its holder and carries a heartbeat. The lease of a holder that is dead on this host is taken over immediately. Any
 other is watched by our own monotonic clock until its heartbeat is unchanged for STALE_SECONDS. Clocks of two machines are never
-compared. A holder that cannot renew its lease stops before that time is over (flows.run.heartbeat). `.epoch-000001`, ... are
+compared. A holder that cannot renew its lease stops before that time is over (flows.run.heartbeat). `.epoch-347102553`, ... are
 created conditionally, one per start. Only the owner of the newest may commit, so a holder that was frozen and wakes up too
-late is fenced off. If it still wrote a heartbeat, the owner of the newest epoch writes its own lease again.
+late is fenced off. If it still wrote a heartbeat, the owner of the newest epoch writes its own lease again. A run's first epoch
+is a random number, so those of a run that was removed are never those of one that began under the same id.
 """
 
 import json
@@ -40,6 +41,7 @@ def _seconds(text: str) -> float:
 
 STALE_SECONDS = _seconds(os.environ.get(STALE) or "180")
 """How long a heartbeat must be unchanged: longer than a store may be unreachable. The same on all machines that use a store."""
+FIRST_EPOCHS = 10**9
 GIVE_UP = 5 / 6
 """Share of that time after which a holder stops; the rest is for ending what it has started."""
 PATIENCE_SECONDS = 10.0
@@ -76,11 +78,12 @@ def newest_epoch(store: Store, run_id: str) -> int:
 def check_epoch(store: Store, run_id: str, epoch: int) -> None:
     """Raise Fenced, naming the new owner if there is one, unless `epoch` is still the newest."""
     newest = newest_epoch(store, run_id)
-    if newest < epoch:
-        raise Fenced(f"run {run_id} was removed while it worked; this process (epoch {epoch}) commits nothing more")
-    if newest != epoch:
-        owner = _read(store, _epoch_uri(run_id, newest)) or {}
-        raise Fenced(f"run {run_id} was taken over by {_who(owner)}; this process (epoch {epoch}) commits nothing more")
+    if newest == epoch:
+        return
+    owner = (_read(store, _epoch_uri(run_id, newest)) or {}) if newest else {}
+    removed = "removed while it worked" if not newest else f"removed, and started again by {_who(owner)}"
+    what = removed if newest < epoch else f"taken over by {_who(owner)}"
+    raise Fenced(f"run {run_id} was {what}; this process (epoch {epoch}) commits nothing more")
 
 
 @dataclass(frozen=True)
@@ -172,16 +175,17 @@ def _identity() -> Json:
 
 
 def _acquire(store: Store, run_id: str, identity: Json, beat_seconds: float, stale_seconds: float) -> int:
-    """Create our epoch and writes our lease. The loop ends when both are written, or with LeaseHeld."""
+    """Create our epoch and write our lease. The loop ends when both are written, or with LeaseHeld."""
     while True:
         holder = _read(store, _lease_uri(run_id))
         if holder is not None and not _dead_here(holder, identity):
             _wait_until_stale(store, run_id, holder, beat_seconds, stale_seconds)
-        epoch = newest_epoch(store, run_id) + 1
+        epoch = 1 + (newest_epoch(store, run_id) or secrets.randbelow(FIRST_EPOCHS))
         with store.lock(run_id):
             still = _read(store, _lease_uri(run_id))
             unchanged = (still or {}).get("token") == (holder or {}).get("token")
-            if unchanged and store.create(_epoch_uri(run_id, epoch), _bytes(identity | {"epoch": epoch})):
+            created = unchanged and store.create(_epoch_uri(run_id, epoch), _bytes(identity | {"epoch": epoch}))
+            if created and newest_epoch(store, run_id) == epoch:  # on S3, two first starts may have created one each
                 store.replace(_lease_uri(run_id), _bytes(identity | {"beat": 0, BEATEN: time.monotonic()}))
                 return epoch
 
@@ -244,24 +248,26 @@ def _ended(holder: Json, identity: Json) -> bool | None:
         return None
     if holder.get("clock", identity["clock"]) != identity["clock"]:
         return None
-    return _started(int(holder.get("pid", 0))) != holder.get("started")
+    started = _started(int(holder.get("pid", 0)))
+    return None if started is None else started != holder.get("started")
 
 
-def _started(pid: int) -> str:
-    """Return when the process started, in kernel ticks; empty if there is no such process or it is a zombie."""
-    line = _first_line(f"/proc/{pid}/stat")
+def _started(pid: int, processes: str = "/proc") -> str | None:
+    """Return when the process started, in kernel ticks; empty if there is no such process or it is a zombie.
+
+    None if there is one of which this user may know no more: `processes` may be mounted so that it hides those of others.
+    """
+    line = _first_line(f"{processes}/{pid}/stat")
     if line:
         fields = line.rpartition(")")[2].split()
         return "" if fields[0] in "ZX" else fields[19]
-    if Path("/proc/self/stat").exists():
-        return ""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return ""
     except PermissionError:
-        pass
-    return "alive"
+        return None
+    return "" if Path(f"{processes}/self/stat").exists() else "alive"
 
 
 def _read(store: Store, uri: str) -> Json | None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from flows.config import identity
 from flows.run import manifest as chain
 from flows.run.history import History
-from flows.run.lease import check_epoch
+from flows.run.lease import Fenced, check_epoch
 from flows.run.manifest import Json, Manifest, Ref, canonical_json, digest, folder_of, manifest_uri, sha256_hex
 from flows.storage import Damaged, NotStored, Store, StoreRefused, StoreUnavailable, check_run_id, decode_table, encode_table
 from stages.core.tables import (
@@ -297,8 +297,14 @@ class Run:
         return holder.tombstone(ref.uri)
 
     def _check_fence(self, uri: str) -> None:
-        """Raise unless we may write here: any process may write benchmarks, only the owner of the newest epoch anything else."""
+        """Raise unless we may write here: any process may write benchmarks, only the owner of the newest epoch anything else.
+
+        A benchmark may take hours. By then, the run that it scores may have been removed, and another begun under the id.
+        """
         if uri.startswith("benchmarks/"):
+            if self.history.is_another_run():
+                what = "removed, and started again, since this process began; it commits nothing more"
+                raise Fenced(f"run {self.run_id} was {what}")
             return
         if self.epoch is None:
             raise StoreRefused(f"run {self.run_id}: {uri} requires the run's lease; see flows.run.lease.hold")

@@ -11,7 +11,7 @@ import pytest
 
 from flows.audit.fsck import fsck
 from flows.run.fork import fork
-from flows.run.lease import hold
+from flows.run.lease import hold, newest_epoch
 from flows.run.retention import RetentionPolicy, pinned, retire
 from flows.run.run import Run
 from flows.storage import StoreRefused, open_store
@@ -97,8 +97,7 @@ def race(whole: Path, folder: Path, *plan: tuple[str, int], keep: bool = False) 
     beside = threading.Thread(target=forking)
     beside.start()
     try:
-        epoch = len([uri for uri in store.list("smoke/", hidden=True) if ".epoch-" in uri])
-        retire(Run(Stepping(store, turns, "gc"), "smoke", epoch), POLICY, {})  # type: ignore[arg-type]
+        retire(Run(Stepping(store, turns, "gc"), "smoke", newest_epoch(store, "smoke")), POLICY, {})  # type: ignore[arg-type]
     finally:
         turns.end("gc")
         beside.join()
@@ -111,7 +110,8 @@ def race(whole: Path, folder: Path, *plan: tuple[str, int], keep: bool = False) 
 def sound(parent: Run, fate: str) -> None:
     made = Run(parent.store, "other")
     if fate == "made":
-        retire(Run(parent.store, "smoke", 1), POLICY, {})  # once more: nothing that the fork stands on goes later either
+        epoch = newest_epoch(parent.store, "smoke")
+        retire(Run(parent.store, "smoke", epoch), POLICY, {})  # once more: nothing that the fork stands on goes later either
         for member in example_run.population_of(parent, 0):
             made.read_adapter(member.adapter_id)
     else:

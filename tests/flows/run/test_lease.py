@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,11 +12,12 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from flows.run.lease import Fenced, LeaseHeld, LeaseLost, check_epoch, hold, newest_epoch
+from flows.run import heartbeat
+from flows.run.lease import Fenced, LeaseHeld, LeaseLost, _renew, _started, check_epoch, hold, holding, newest_epoch
 from flows.run.run import Run
 from flows.storage import NotStored, Store, StoreRefused, StoreUnavailable, open_store
 
@@ -52,6 +54,12 @@ def holder(store: Store, stale_seconds: float = 30.0) -> subprocess.Popen[str]:
     return process
 
 
+def nobody(store: Store) -> int:
+    """Leave the store as if one process had held the run, which nobody holds now. Return its epoch."""
+    with hold(store, "smoke") as epoch:
+        return epoch
+
+
 def lease(store: Store) -> dict[str, Any]:
     return json.loads(store.read("smoke/.lease"))
 
@@ -59,14 +67,14 @@ def lease(store: Store) -> dict[str, Any]:
 def test_the_lease_is_there_while_held_and_gone_afterwards(store: Store) -> None:
     with hold(store, "smoke") as epoch:
         held = lease(store)
-        assert epoch == 1 and held["pid"] == os.getpid()
+        assert newest_epoch(store, "smoke") == epoch and held["pid"] == os.getpid()
     with pytest.raises(NotStored):
         lease(store)
     with pytest.raises(ZeroDivisionError), hold(store, "smoke"):
         _ = 1 / 0
     with pytest.raises(NotStored):
         lease(store)
-    assert newest_epoch(store, "smoke") == 2
+    assert newest_epoch(store, "smoke") == epoch + 1
 
 
 def test_the_heartbeat_beats(store: Store) -> None:
@@ -87,46 +95,49 @@ def test_a_second_process_is_told_who_holds_the_run(store: Store) -> None:
 
 def test_a_dead_holder_on_this_host_is_taken_over_at_once(store: Store) -> None:
     first = holder(store)
+    theirs = newest_epoch(store, "smoke")
     first.kill()
     first.communicate()
     began = time.monotonic()
     with hold(store, "smoke") as epoch:
-        assert epoch == 2
+        assert epoch == theirs + 1
     assert time.monotonic() - began < 1
 
 
 def test_a_dead_holder_not_yet_reaped_is_dead(store: Store) -> None:
     first = holder(store)
+    theirs = newest_epoch(store, "smoke")
     first.kill()
     time.sleep(0.2)  # a zombie: its parent, this test, has not waited for it
     with hold(store, "smoke") as epoch:
-        assert epoch == 2
+        assert epoch == theirs + 1
     first.communicate()
 
 
 def test_a_later_process_with_the_same_pid_is_not_the_holder(store: Store) -> None:
-    with hold(store, "smoke"):
+    with hold(store, "smoke") as earlier:
         held = lease(store)
     store.create("smoke/.lease", json.dumps(held | {"started": "1", "token": "x"}).encode())
     began = time.monotonic()
     with hold(store, "smoke") as epoch:
-        assert epoch == 2
+        assert epoch == earlier + 1
     assert time.monotonic() - began < 1
 
 
 @pytest.mark.parametrize("change", [{"host": "elsewhere"}, {"boot": "another boot"}, {"namespace": "pid:[1]"}])
 def test_elsewhere_a_holder_is_dead_only_when_its_heartbeat_stood_still(store: Store, change: dict[str, str]) -> None:
-    with hold(store, "smoke"):
+    with hold(store, "smoke") as earlier:
         held = lease(store)
     store.create("smoke/.lease", json.dumps(held | change | {"started": "1", "token": "x"}).encode())
     began = time.monotonic()
     with hold(store, "smoke", beat_seconds=0.1, stale_seconds=1.0) as epoch:
-        assert epoch == 2
+        assert epoch == earlier + 1
     assert 1.0 <= time.monotonic() - began < 4
 
 
 def test_a_writer_frozen_overtaken_and_woken_changes_nothing(store: Store) -> None:
     first = holder(store)
+    theirs = newest_epoch(store, "smoke")
     first.send_signal(signal.SIGSTOP)
     with hold(store, "smoke", beat_seconds=0.1, stale_seconds=1.0) as epoch:
         run = Run(store, "smoke", epoch)
@@ -135,7 +146,7 @@ def test_a_writer_frozen_overtaken_and_woken_changes_nothing(store: Store) -> No
         said, errors = first.communicate("go\n")
         assert said == "" and first.returncode == 1
         assert re.search(
-            rf"Fenced: run smoke was taken over by process {os.getpid()} on host .*\(epoch 1\) commits nothing", errors
+            rf"Fenced: run smoke was taken over by process {os.getpid()} on host .*\(epoch {theirs}\) commits nothing", errors
         )
         run.commit("match", 0, [], [mine])
         assert run.done("match", 0) and run.read_blob(mine) == b"second writer"
@@ -195,9 +206,62 @@ def test_a_killed_writer_s_temporaries_are_swept_by_the_next_holder(store: Store
 def test_check_epoch_names_the_new_owner(store: Store) -> None:
     with hold(store, "smoke") as epoch:
         check_epoch(store, "smoke", epoch)
-        store.create("smoke/.epoch-000002", json.dumps({"host": "far", "pid": 7}).encode())
+        store.create(f"smoke/.epoch-{epoch + 1:06d}", json.dumps({"host": "far", "pid": 7}).encode())
         with pytest.raises(Fenced, match="taken over by process 7 on host far"):
             check_epoch(store, "smoke", epoch)
+
+
+def test_a_run_that_was_removed_and_began_again_admits_no_writer_of_the_old_one(store: Store, tmp_path: Path) -> None:
+    """Nor does the old holder write its heartbeats over the new one's lease."""
+    with hold(store, "smoke", beat_seconds=3600) as old:
+        frozen = Run(store, "smoke", old)
+        shutil.rmtree(tmp_path / "smoke")
+        with hold(store, "smoke") as new:
+            assert new != old, "both are the first start of their run"
+            run = Run(store, "smoke", new)
+            ref = run.write_blob("generation=0000/matches.parquet", b"new")
+            with pytest.raises(Fenced, match=r"^run smoke was (taken over|removed, and started again) by process \d+ on host "):
+                frozen.commit("match", 0, [], [])
+            said = _renew(store, "smoke", {"token": "old"}, old, dict, 7)
+            assert f"(epoch {old}) commits nothing more" in said and lease(store)["pid"] == os.getpid()
+            run.commit("match", 0, [], [ref])
+
+
+def test_a_benchmark_of_a_run_that_was_removed_is_not_stored_in_one_that_began_under_its_id(store: Store, tmp_path: Path) -> None:
+    scoring = Run(store, "smoke", nobody(store))
+    scoring.describe({"cost": {}}, {}, {"started": 1.0})
+    old = Run(store, "smoke")
+    assert old.history.description() is not None
+    shutil.rmtree(tmp_path / "smoke")
+    Run(store, "smoke", nobody(store)).describe({"cost": {}}, {}, {"started": 2.0})
+    with pytest.raises(Fenced, match=r"^run smoke was removed, and started again, since this process began; it commits nothing"):
+        old.commit_benchmark("probe/asked/all", [], [], {}, {}, {})
+    assert Run(store, "smoke").history.benchmarks() == []
+    new = Run(store, "smoke")
+    new.history.description()
+    new.commit_benchmark("probe/asked/all", [], [], {}, {}, {})
+    assert len(Run(store, "smoke").history.benchmarks()) == 1
+
+
+def test_a_process_that_is_hidden_from_this_user_counts_neither_as_ended_nor_as_alive(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where /proc is mounted with hidepid; only the signal tells that the process exists."""
+
+    def not_ours(pid: int, number: int) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    (tmp_path / "proc" / "self").mkdir(parents=True)
+    (tmp_path / "proc" / "self" / "stat").touch()
+    hidden = str(tmp_path / "proc")
+    assert _started(os.getpid(), hidden) == "", "our own process would be visible: it has ended"
+    monkeypatch.setattr(os, "kill", not_ours)
+    assert _started(7, hidden) is None
+    with hold(store, "smoke"):
+        held = lease(store)
+    store.create("smoke/.lease", json.dumps(held | {"pid": 2**22 + 1, "started": "1"}).encode())  # more than a kernel gives
+    found = holding(store, "smoke")
+    assert found is not None and not found.ended and not found.alive
 
 
 class Flaky:
@@ -246,11 +310,11 @@ def interruptible() -> Iterator[None]:
 @pytest.mark.parametrize("hangs", [False, True])
 def test_a_holder_that_cannot_renew_its_lease_stops_while_it_is_still_its_own(store: Store, hangs: bool) -> None:
     """Whatever the main thread waits for; and it leaves the lease as it is, because the store would not answer that either."""
-    flaky: Any = Flaky(store)
+    flaky, before = Flaky(store), nobody(store)
     said = "run smoke: no heartbeat for 1 s .* stopped before another process takes the run over; the same command resumes it"
 
     def held() -> None:
-        with hold(flaky, "smoke", beat_seconds=0.05, stale_seconds=1.2):
+        with hold(cast(Store, flaky), "smoke", beat_seconds=0.05, stale_seconds=1.2):
             if hangs:
                 flaky.hangs.clear()
                 threading.Timer(3.0, flaky.hangs.set).start()
@@ -261,7 +325,7 @@ def test_a_holder_that_cannot_renew_its_lease_stops_while_it_is_still_its_own(st
     with pytest.raises(LeaseLost, match=said):
         held()
     assert LeaseLost.exit_code == 3 and lease(store)["pid"] == os.getpid()
-    assert newest_epoch(store, "smoke") == 1, "nobody else had it"
+    assert newest_epoch(store, "smoke") == before + 1, "nobody else had it"
 
 
 def test_a_process_that_was_frozen_for_long_renews_its_lease_and_works_on(store: Store) -> None:
@@ -291,11 +355,11 @@ def test_the_owner_of_the_newest_epoch_keeps_its_lease(store: Store) -> None:
 def test_a_process_whose_run_was_taken_over_is_interrupted(store: Store) -> None:
     """Without waiting for its next commit, and it leaves the new owner's lease alone."""
     theirs = json.dumps({"pid": 7, "host": "far", "token": "theirs"}).encode()
-    said = r"run smoke was taken over by process 7 on host far; this process \(epoch 1\) commits nothing more"
+    said = r"run smoke was taken over by process 7 on host far; this process \(epoch \d+\) commits nothing more"
 
     def overtaken() -> None:
-        with hold(store, "smoke", beat_seconds=0.05):
-            store.create("smoke/.epoch-000002", theirs)
+        with hold(store, "smoke", beat_seconds=0.05) as epoch:
+            store.create(f"smoke/.epoch-{epoch + 1:06d}", theirs)
             store.replace("smoke/.lease", theirs)
             subprocess.run(["sleep", "60"], check=True)
 
@@ -315,6 +379,20 @@ def test_a_heartbeat_leaves_the_run_s_commits_alone(store: Store) -> None:
         with store.lock("smoke"):
             assert time.monotonic() - began < 5
         slow.hangs.set()
+
+
+def test_a_renewal_that_hangs_keeps_no_process_from_its_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lease stays as it is: the store would not answer its removal either."""
+    monkeypatch.setattr(heartbeat, "JOIN_SECONDS", 0.2)
+    flaky: Any = Flaky(store)
+    began = time.monotonic()
+    with hold(flaky, "smoke", beat_seconds=0.05):
+        flaky.hanging = "replace"
+        flaky.hangs.clear()
+        threading.Timer(4.0, flaky.hangs.set).start()
+        time.sleep(0.3)  # a heartbeat waits for the store by now
+    assert time.monotonic() - began < 3 and lease(store)["pid"] == os.getpid()
+    flaky.hangs.set()
 
 
 def test_a_garbled_lease_is_written_anew_and_one_that_cannot_be_read_is_a_fault(
