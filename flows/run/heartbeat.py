@@ -38,10 +38,10 @@ class Heartbeat:
         self._watching.start()
 
     def stop(self) -> bool:
-        """Stop the heartbeat. Return whether the newest renewal has ended; after a loss it may hang in the store for minutes."""
+        """Stop the heartbeat. Return whether the newest renewal has ended: a store that hangs may keep it for minutes."""
         self._stop.set()
         self._watching.join()
-        self._beating.join(JOIN_SECONDS if self.lost else None)
+        self._beating.join(JOIN_SECONDS)
         return not self._beating.is_alive()
 
     def _beat(self) -> None:
