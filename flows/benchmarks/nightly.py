@@ -17,6 +17,8 @@ from flows.config import ConfigError
 from flows.run.history import population_age
 from flows.run.run import Run
 from flows.storage import Damaged, NotStored, Store, StoreRefused, open_store
+from flows.store.many_reads import read_each
+from flows.store.names import RUN_ID
 from stages.core.highlight import markdown_line
 from stages.core.suites.statistics import population
 
@@ -84,8 +86,10 @@ def score_store(
 
 
 def run_ids(store: Store) -> list[str]:
-    """The runs of a store: every folder with a run.json, in the order of their names."""
-    return sorted(uri.partition("/")[0] for uri in store.list("") if uri.count("/") == 1 and uri.endswith("/run.json"))
+    """The runs of a store: every folder with a run.json, in the order of their names. What they hold is not listed."""
+    names = [name for name in store.folders("") if RUN_ID.fullmatch(name)]
+    described = read_each(lambda name: store.exists(f"{name}/run.json"), names)
+    return [name for name, there in zip(names, described, strict=True) if there]
 
 
 def _existing(store: Store, run_id: str) -> Run:

@@ -7,9 +7,10 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from stat import S_ISREG
 from typing import BinaryIO
 
-from flows.store.durable_folders import make_folder, sync_folder
+from flows.store.durable_folders import make_folder, sync, sync_folder
 from flows.store.errors import NotStored, explained
 from flows.store.machine_lock import locked
 from flows.store.names import Uris, check_run_id, check_uri
@@ -69,8 +70,9 @@ class FileStore:
 
     def exists(self, uri: str) -> bool:
         """Return whether the artifact exists."""
-        with explained(uri):
-            return self._path(uri).is_file()
+        with explained(uri), suppress(FileNotFoundError, NotADirectoryError):
+            return S_ISREG(os.stat(self._path(uri)).st_mode)
+        return False
 
     def size(self, uri: str) -> int:
         """Return the artifact's size in bytes. Raises NotStored."""
@@ -109,14 +111,21 @@ class FileStore:
         return found if prefix.endswith("/") else {uri: size for uri, size in found.items() if uri.startswith(prefix)}
 
     def folders(self, prefix: str) -> Uris:
-        """List the folders directly below `prefix` (empty, or ending in /) that hold artifacts, sorted, except dotted ones."""
+        """List the folders directly below `prefix` (empty, or ending in /) that hold artifacts, sorted, except dotted ones.
+
+        Runs that belong to other users, and that this one may not enter, are none of this store's.
+        """
+        private = () if prefix else (PermissionError,)
         with (
             suppress(NotStored),
             explained(prefix),
             os.scandir(self._path(prefix.rstrip("/")) if prefix else self.root) as inside,
         ):
-            named = [entry for entry in inside if entry.is_dir() and not entry.name.startswith(".")]
-            return sorted(entry.name for entry in named if _holds_artifacts(entry.path))
+            found = []
+            for entry in (one for one in inside if one.is_dir() and not one.name.startswith(".")):
+                with suppress(*private):
+                    found += [entry.name] if _holds_artifacts(entry.path) else []
+            return sorted(found)
         return []
 
     def free(self) -> int | None:
@@ -157,7 +166,7 @@ def _write_temporary(folder: Path, data: bytes) -> tuple[Path, str | None]:
     try:
         with open(path, "xb", buffering=0) as file:
             _write_all(file.fileno(), memoryview(data))
-            os.fsync(file.fileno())
+            sync(file.fileno())
             return path, _stamp(os.fstat(file.fileno()))
     except BaseException:
         path.unlink(missing_ok=True)
@@ -182,7 +191,7 @@ def _holds_artifacts(folder: str) -> bool:
     """Return whether a folder has a file, at any depth, whose path has no dotted name: a killed writer leaves empty ones."""
     waiting = [folder]
     while waiting:
-        with suppress(OSError), os.scandir(waiting.pop()) as inside:
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(waiting.pop()) as inside:  # removed meanwhile
             for entry in inside:
                 if entry.name.startswith("."):
                     continue

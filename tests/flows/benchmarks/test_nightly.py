@@ -9,12 +9,13 @@ import pyarrow as pa
 import pytest
 from prefect.client.orchestration import get_client
 
-from flows.benchmarks.nightly import score_store
+from flows.benchmarks.nightly import run_ids, score_store
 from flows.config import RunConfig, dump
 from flows.prefect_ops.flows import benchmark, benchmark_member
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.storage import open_store
+from flows.store.file_store import FileStore
 from stages.core import tables
 from tests.support import example_run
 
@@ -56,6 +57,15 @@ def test_a_run_of_a_newer_version_becomes_a_line_of_the_summary(store: str) -> N
     assert (run_id, suite) == ("newer", "probe-dev") and "schema 99 is newer" in reason
     assert "| well | probe-dev | 0 | pass@1 greedy | 75.00 |" in found.markdown()
     assert "| newer | probe-dev | not scored: newer/run.json: schema 99 is newer" in found.markdown()
+
+
+def test_the_runs_of_a_store_are_found_without_listing_what_they_hold(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bucket lists a thousand objects a request; a run of 200 generations has tens of thousands."""
+    place = FileStore(Path(store))
+    place.create("scores/summary.json", b"{}")
+    place.create("Notes/run.json", b"{}")
+    monkeypatch.delattr(FileStore, "list")
+    assert run_ids(place) == ["broken", "newer", "well"]
 
 
 def test_without_suites_a_run_is_asked_what_it_asks_itself(store: str) -> None:

@@ -1,19 +1,25 @@
 """The store on files: written once, whole, durable; path tricks refused; tables as deterministic bytes."""
 
+import errno
+import fcntl
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from flows.audit.conformance import conformance
+from flows.run.history import History
 from flows.storage import (
     AccessRefused,
     Damaged,
@@ -287,6 +293,74 @@ def test_sizes_and_folders_of_a_store(tmp_path):
     assert store.folders("run/") == ["x"]
     assert open_store(str(tmp_path / "none")).folders("") == []
     assert open_store(str(tmp_path / "none")).sizes("run/") == {}
+
+
+@pytest.fixture
+def closed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, int], None]:
+    """Make the system refuse a folder, and all below it, with an error number; root would be let in everywhere."""
+
+    def close(folder: Path, number: int) -> None:
+        for name in ("scandir", "stat"):
+            monkeypatch.setattr(os, name, partial(refuse, getattr(os, name)))
+        refused[str(folder)] = number
+
+    def refuse(call: Callable[..., Any], path: Any, **options: Any) -> Any:
+        for folder, number in refused.items():
+            if str(path).startswith(folder):
+                raise OSError(number, os.strerror(number), path)
+        return call(path, **options)
+
+    refused: dict[str, int] = {}
+    return close
+
+
+@pytest.mark.parametrize(("number", "kind"), [(errno.EACCES, AccessRefused), (errno.EIO, StoreUnavailable)])
+def test_a_generation_that_cannot_be_read_is_not_left_out(
+    tmp_path: Path, closed: Callable[[Path, int], None], number: int, kind: type[Exception]
+) -> None:
+    """A run would be resumed from the one before it."""
+    store = open_store(str(tmp_path))
+    for name in ("generation=0000", "generation=0001"):
+        store.create(f"run/{name}/match.json", b"{}")
+    assert History(store, "run").generations() == [0, 1]
+    closed(tmp_path / "run" / "generation=0001", number)
+    with pytest.raises(kind):
+        History(store, "run").generations()
+    with pytest.raises(kind, match=r"^run/generation=0001/match\.json: "):
+        store.exists("run/generation=0001/match.json")
+    assert store.exists("run/generation=0000/match.json") and not store.exists("run/generation=0000/match.json/below")
+
+
+def test_runs_that_this_user_may_not_enter_hide_no_others(tmp_path: Path, closed: Callable[[Path, int], None]) -> None:
+    store = open_store(str(tmp_path))
+    for name in ("private", "run"):
+        store.create(f"{name}/run.json", b"{}")
+    closed(tmp_path / "private", errno.EACCES)
+    assert store.folders("") == ["run"]
+
+
+def test_where_fsync_does_not_reach_the_disk_the_call_that_does_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on macOS. File systems that do not know it, such as those of other machines, are asked for an fsync."""
+    calls: list[str] = []
+    refusal: list[OSError] = []
+
+    def full(handle: int, command: int) -> None:
+        calls.append(f"full {command}")
+        if refusal:
+            raise refusal[0]
+
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", full)
+    monkeypatch.setattr(os, "fsync", lambda handle: calls.append("fsync"))
+    store = open_store(str(tmp_path))
+    store.create("a.bin", b"1")
+    assert calls == ["full 51", "full 51"], "the file, and its folder"
+    refusal.append(OSError(errno.ENOTSUP, "not supported"))
+    store.create("b.bin", b"1")
+    assert calls[2:] == ["full 51", "fsync"] * 2
+    refusal[0] = OSError(errno.EIO, "the disk fails")
+    with pytest.raises(StoreUnavailable, match="the disk fails"):
+        store.create("c.bin", b"1")
 
 
 def test_what_replaces_a_note_survives_a_power_cut_and_a_lease_need_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
