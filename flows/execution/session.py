@@ -38,6 +38,7 @@ from flows.plan.estimate import spare_shards, uncorrected
 from flows.run import hub_models, lease, retention
 from flows.run.history import KEPT_OUT, PLACEMENT, check_prompts
 from flows.run.leaking import recorded
+from flows.run.manifest import manifest_uri
 from flows.run.resume import check_base, first_generation
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
@@ -112,6 +113,14 @@ class Session:
         if finished := self.done(stage, generation, part):
             return finished
         spec = self.spec(stage, generation, part, joins)
+        try:
+            return self._performed(spec)
+        finally:  # whatever became of the step, another process may have replaced a manifest that was read here
+            self.run.history.forget(manifest_uri(stage, generation, part))
+
+    def _performed(self, spec: Spec) -> Reference:
+        """Run a step where it belongs, and show and note what it tells."""
+        stage, generation, part = spec.stage, spec.generation, spec.part
         share = None if self._early(stage) else share_before(generation, stage, self.config)
         with self._display.step(self._name(spec), share) as shown, self._working.step(stage, generation, part) as noted:
 
@@ -123,7 +132,7 @@ class Session:
                 if not self._early(stage):
                     notes.publish_progress(generation, stage, reading)
 
-            python = interpreter(self.config, stage, part, joins)
+            python = interpreter(self.config, stage, part, spec.joins)
             done = self.elsewhere(spec) if self.elsewhere is not None else None
             if done is None and self._on_node is not None:
                 done = self._on_node(spec, python)

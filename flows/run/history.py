@@ -131,7 +131,7 @@ class History:
         self._kept[uri] = manifest
 
     def forget(self, uri: str) -> None:
-        """Forget a manifest just removed."""
+        """Forget a manifest that was removed, or that another process may have replaced."""
         self._kept.pop(uri, None)
 
     def description(self) -> Json | None:

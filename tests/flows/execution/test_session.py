@@ -17,11 +17,13 @@ from flows.backend import Backend
 from flows.benchmarks.own_suites import STORED
 from flows.config import ConfigError, dump, load
 from flows.execution import session
-from flows.execution.run_stage import Spec
+from flows.execution.run_stage import Reference, Spec
 from flows.execution.session import check_resumable, open_session, versions
+from flows.monitoring.progress import Display
 from flows.run.fork import fork
 from flows.run.history import PLACEMENT, kept_out, placement_of
 from flows.run.lease import hold
+from flows.run.manifest import digest
 from flows.run.run import Run
 from flows.storage import Damaged, StoreRefused, StoreUnavailable, open_store
 from tests.support import example_run
@@ -93,6 +95,39 @@ def test_a_run_with_more_shards_than_requests_says_in_one_line_how_many_it_gets(
     assert capsys.readouterr().out == (
         "engine.shards=7: propose and solve have 6 prompts per generation and use only 6 shards; the others stay idle\n"
     )
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_flow_reads_a_manifest_anew_that_a_worker_has_replaced(tmp_path: Path, fails: bool) -> None:
+    """Also if the worker failed after that: a retry would believe the old one."""
+    store = open_store(str(tmp_path))
+
+    class Worker:
+        """Run the step again, as a process of its own that finds its output damaged."""
+
+        parallel = 1
+
+        def leave(self) -> None:
+            raise NotImplementedError
+
+        def run(self, spec: Spec, python: str = "", told: object = None) -> Reference:
+            work = Run(store, "r", spec.epoch)
+            work.remove("generation=0000/evolve.json")
+            work.remove("generation=0000/offspring.parquet")
+            manifest = work.commit("evolve", 0, [], [work.write_blob("generation=0000/offspring.parquet", b"again")])
+            if fails:
+                raise StoreUnavailable("the worker was lost")
+            return {"manifest": digest(manifest)}
+
+    with hold(store, "r") as epoch, Display(lambda line: None) as display:
+        run = example_run.build(Run(store, "r", epoch), 1)
+        old = run.manifest("evolve", 0)
+        (tmp_path / "r" / "generation=0000" / "offspring.parquet").write_bytes(b"damaged")
+        current = session.Session(example_run.CONFIG, run, Worker(), display)
+        with pytest.raises(StoreUnavailable) if fails else nullcontext():
+            current.run_stage("evolve", 0)
+        found = run.manifest("evolve", 0)
+    assert old is not None and found == Run(store, "r").manifest("evolve", 0) != old
 
 
 def test_prices_may_change_on_resume_and_are_known_to_every_step(tmp_path: Path) -> None:
