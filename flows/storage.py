@@ -99,8 +99,11 @@ class Store(Protocol):
         ...
 
 
-def open_store(url: str) -> Store:
-    """Open the store at `url`: `file:///folder`, a plain path, or `s3://bucket/prefix`. Raises StoreRefused for anything else."""
+def open_store(url: str, patience: float = 0.0) -> Store:
+    """Open the store at `url`: `file:///folder`, a plain path, or `s3://bucket/prefix`. Raises StoreRefused for anything else.
+
+    An outage of a bucket is waited out for `patience` seconds, and in any case for a few.
+    """
     if not url or "\0" in url:
         raise StoreRefused(f"store {url!r}: give a folder, file:///folder or s3://bucket/prefix")
     if "://" not in url:
@@ -111,9 +114,9 @@ def open_store(url: str) -> Store:
             raise StoreRefused(f"store {url!r}: a file URL has three slashes, file:///folder")
         return _folder(Path(unquote(parts.path)), url)
     if parts.scheme == "s3":
-        from flows.store.s3_store import S3Store  # noqa: PLC0415 (boto3 takes 0.25 s to load, and most runs use a folder)
+        from flows.store.s3_store import Patience, S3Store  # noqa: PLC0415 (boto3 takes 0.25 s to load; most runs use a folder)
 
-        return S3Store(url)
+        return S3Store(url, patience=Patience(patience))
     raise StoreRefused(f"store {url!r}: unknown scheme {parts.scheme!r}, use file:// or s3://")
 
 

@@ -21,6 +21,7 @@ from flows.execution.freed_memory import give_back_freed_memory
 from flows.execution.parts import step_of
 from flows.execution.peak_memory import forget_peaks, peaks
 from flows.monitoring.prices import of_machine
+from flows.run.lease import STEP_PATIENCE
 from flows.run.manifest import digest, folder_of
 from flows.run.planned import GENERATIONS
 from flows.run.run import Manifest, Run
@@ -87,7 +88,7 @@ Reference = dict[str, Any]
 
 def execute(spec: Spec, backend_of: Callable[[Mapping[str, Any]], Backend]) -> Reference:
     """Run the step unless it is done, and return its small reference: manifest digest and outputs' rows."""
-    run = Run(open_store(spec.store), spec.run_id, spec.epoch)
+    run = Run(open_store(spec.store, STEP_PATIENCE), spec.run_id, spec.epoch)
     if finished := run.finished(spec.stage, spec.generation, spec.part):
         return reference(finished)
     description = run.history.description()

@@ -44,6 +44,9 @@ STALE_SECONDS = _seconds(os.environ.get(STALE) or "180")
 FIRST_EPOCHS = 10**9
 GIVE_UP = 5 / 6
 """Share of that time after which a holder stops; the rest is for ending what it has started."""
+STEP_PATIENCE = 2 / 3 * STALE_SECONDS
+"""Seconds for which a step's process waits out an outage of the store, so that what it has computed is not lost: fewer than those
+after which the holder stops. Whoever cancels a run kills that process, whatever it waits for."""
 PATIENCE_SECONDS = 10.0
 
 Json = dict[str, Any]

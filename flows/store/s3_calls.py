@@ -4,11 +4,20 @@ import os
 import random
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, ParamValidationError, PartialCredentialsError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    HTTPClientError,
+    NoCredentialsError,
+    ParamValidationError,
+    PartialCredentialsError,
+)
+from botocore.exceptions import ConnectionError as NotConnected
 from urllib3.exceptions import HTTPError
 
 from flows.store.errors import AccessRefused, NotStored, StoreRefused, StoreUnavailable
@@ -29,6 +38,8 @@ PASSING = (
     "OperationAborted",
     "408",
 )
+BUSY = 429
+UNREACHED = (HTTPClientError, NotConnected, HTTPError, ConnectionError, TimeoutError)
 FULL = "Quota"
 """In the codes of a full bucket, where its owner may make room: QuotaExceeded, XMinioAdminBucketQuotaExceeded."""
 UNKNOWN = ("NotImplemented", "501")
@@ -55,12 +66,28 @@ class RetryableFault(Exception):
     """A fault detected on our side that a retry may resolve."""
 
 
-def settled(url: str, uri: str, request: Callable[[], Any]) -> Any:
+@dataclass(frozen=True)
+class Patience:
+    """For how many seconds a request is repeated while the server cannot be reached, or says that it fails or is busy.
+
+    Any transient fault has ATTEMPTS, which take some 6 seconds: what a user waits for should end soon.
+    """
+
+    seconds: float = 0.0
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+HURRIED = Patience()
+
+
+def settled(url: str, uri: str, request: Callable[[], Any], patience: Patience = HURRIED) -> Any:
     """Return a request's response, retried with jitter while the fault is transient. Raises the store's own errors.
 
     Raises RetryableFault at once for a part of an upload that is gone: whoever began the upload begins it again.
     """
-    for attempt in range(ATTEMPTS):
+    began, attempt = patience.clock(), 0
+    while True:
         try:
             return request()
         except ClientError as error:
@@ -77,7 +104,7 @@ def settled(url: str, uri: str, request: Callable[[], Any]) -> Any:
             if code not in PASSING and FULL not in code and status < 500 and status not in (408, 429):
                 kind = AccessRefused if code in NO_ACCESS or status in (401, 403) else StoreRefused
                 raise kind(f"store {url}: {uri}: {NO_ACCESS.get(code, f'refused ({code})')}") from error
-            fault = code or f"HTTP {status}"
+            fault, outage = code or f"HTTP {status}", (status >= 500 or status == BUSY) and FULL not in code
         except (NoCredentialsError, PartialCredentialsError) as error:
             raise AccessRefused(
                 f"store {url}: no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or a profile"
@@ -85,9 +112,11 @@ def settled(url: str, uri: str, request: Callable[[], Any]) -> Any:
         except ParamValidationError as error:
             raise StoreRefused(f"store {url}: {str(error).splitlines()[-1]}") from error
         except (BotoCoreError, HTTPError, RetryableFault, OSError) as error:
-            fault = str(error).split("\n")[0]
-        pause(attempt)
-    raise StoreUnavailable(f"store {url}: {uri}: {fault} ({ATTEMPTS} attempts)")
+            fault, outage = str(error).split("\n")[0], isinstance(error, UNREACHED)
+        attempt += 1
+        if attempt >= ATTEMPTS and not (outage and patience.clock() - began < patience.seconds):
+            raise StoreUnavailable(f"store {url}: {uri}: {fault} ({attempt} attempts)")
+        pause(attempt - 1, patience.sleep)
 
 
 def client(url: str, timeout: float) -> Any:
@@ -110,6 +139,6 @@ def client(url: str, timeout: float) -> Any:
         raise StoreRefused(f"store {url!r}: {error}") from error
 
 
-def pause(attempt: int) -> None:
+def pause(attempt: int, sleep: Callable[[float], None] = time.sleep) -> None:
     """Sleep with full jitter: a random time up to a bound that doubles per attempt."""
-    time.sleep(random.uniform(0.0, min(LONGEST_PAUSE, FIRST_PAUSE * 2**attempt)))
+    sleep(random.uniform(0.0, min(LONGEST_PAUSE, FIRST_PAUSE * 2**attempt)))

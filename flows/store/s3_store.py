@@ -7,7 +7,8 @@ Endpoint, region and credentials come from the usual AWS variables and profile. 
 - Large objects are sent and read in parts, several at once.
 - MD5 is checked both ways for all but large objects. Their readers verify the digests of manifests anyway, and their senders
   sign it (HTTP) or use TLS (HTTPS).
-- Network failures are retried with jitter; user errors (credentials, bucket, permissions) are not.
+- Network failures are retried with jitter, for a few seconds or with as much patience as the store was opened with; user errors
+  (credentials, bucket, permissions) are not.
 """
 
 import hashlib
@@ -18,7 +19,7 @@ import stat
 import tempfile
 import threading
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -29,9 +30,9 @@ from urllib.parse import urlsplit
 from botocore.exceptions import BotoCoreError, ClientError
 
 from flows.store.errors import NotStored, StoreRefused, StoreUnavailable
-from flows.store.machine_lock import locked
+from flows.store.machine_lock import LOCK_SECONDS, locked
 from flows.store.names import Uris, check_run_id, check_uri
-from flows.store.s3_calls import ATTEMPTS, ENDED, ObjectExists, RetryableFault, client, pause, settled
+from flows.store.s3_calls import ATTEMPTS, ENDED, HURRIED, ObjectExists, Patience, RetryableFault, client, pause, settled
 
 READS = 3  # attempts for an object whose ETag does not match the bytes received
 TIMEOUT = 30.0
@@ -45,7 +46,7 @@ THREADS = 8
 class S3Store:
     """A prefix in a bucket. The first write runs a probe that rejects a server which overwrites objects."""
 
-    def __init__(self, url: str, timeout: float = TIMEOUT) -> None:
+    def __init__(self, url: str, timeout: float = TIMEOUT, patience: Patience = HURRIED) -> None:
         parts = urlsplit(url)
         prefix = parts.path.removeprefix("/").removesuffix("/")
         if not parts.netloc or parts.query or parts.fragment:
@@ -55,21 +56,22 @@ class S3Store:
         self.bucket, self._prefix = parts.netloc, f"{prefix}/" if prefix else ""
         self.url = f"s3://{parts.netloc}/{prefix}".rstrip("/")
         self._client = client(url, timeout)
+        self._patience = patience
         self._probing = threading.Lock()
         self._conditional_multipart: bool | None = None
 
     def make_bucket(self) -> None:
         """Create the bucket unless it exists. Only for a server of your own; elsewhere the owner sets the rules of buckets."""
         try:
-            settled(self.url, "", lambda: self._client.head_bucket(Bucket=self.bucket))
+            self._settled("", lambda: self._client.head_bucket(Bucket=self.bucket))
         except NotStored:
             with suppress(ObjectExists):
-                settled(self.url, "", lambda: self._client.create_bucket(Bucket=self.bucket))
+                self._settled("", lambda: self._client.create_bucket(Bucket=self.bucket))
 
     def read(self, uri: str) -> bytes:
         """Return the whole artifact. Raises NotStored."""
         for attempt in range(READS):
-            data, answer = settled(self.url, uri, lambda: self._get(uri))
+            data, answer = self._settled(uri, lambda: self._get(uri))
             if _fits(data, answer):
                 break
             pause(attempt)
@@ -77,7 +79,7 @@ class S3Store:
 
     def open(self, uri: str) -> BinaryIO:
         """Open the artifact as an unnamed file in the temporary folder, to read in chunks. Raises NotStored."""
-        return cast(BinaryIO, settled(self.url, uri, lambda: self._spool(uri)))
+        return cast(BinaryIO, self._settled(uri, lambda: self._spool(uri)))
 
     def create(self, uri: str, data: bytes) -> str | None:
         """Write the artifact and return its stamp. Return None and change nothing if it already exists."""
@@ -88,7 +90,7 @@ class S3Store:
         """Overwrite a dotted object, such as a lease; nothing else may be overwritten."""
         assert uri.rpartition("/")[2].startswith("."), uri
         key = self._key(uri)
-        settled(self.url, uri, lambda: self._client.put_object(Bucket=self.bucket, Key=key, Body=data, ContentMD5=_md5(data)))
+        self._settled(uri, lambda: self._client.put_object(Bucket=self.bucket, Key=key, Body=data, ContentMD5=_md5(data)))
 
     def exists(self, uri: str) -> bool:
         """Return whether the artifact exists."""
@@ -109,7 +111,7 @@ class S3Store:
     def delete(self, uri: str) -> None:
         """Remove debris or a retired artifact; do nothing if there is none."""
         key = self._key(uri)
-        settled(self.url, uri, lambda: self._client.delete_object(Bucket=self.bucket, Key=key))
+        self._settled(uri, lambda: self._client.delete_object(Bucket=self.bucket, Key=key))
 
     def sweep(self, prefix: str) -> None:
         """Abort the multipart uploads that killed writers left under `prefix`: they use space and no listing shows them.
@@ -119,7 +121,7 @@ class S3Store:
         wanted = {"Bucket": self.bucket, "Prefix": self._prefix + prefix}
         while True:
             try:
-                found = settled(self.url, prefix, partial(self._client.list_multipart_uploads, **wanted))
+                found = self._settled(prefix, partial(self._client.list_multipart_uploads, **wanted))
             except StoreRefused:
                 return
             for upload in found.get("Uploads", []):
@@ -152,7 +154,8 @@ class S3Store:
     def lock(self, run_id: str) -> Iterator[None]:
         """Admit one writer at a time on this machine. S3 has no locks, so across machines writers check again (flows.run.run)."""
         name = hashlib.sha256(f"{self._client.meta.endpoint_url} {self.url} {check_run_id(run_id)}".encode()).hexdigest()[:16]
-        with locked(_own_folder(Path(tempfile.gettempdir()) / f"populora-locks-{os.getuid()}") / name, run_id):
+        folder = _own_folder(Path(tempfile.gettempdir()) / f"populora-locks-{os.getuid()}")
+        with locked(folder / name, run_id, LOCK_SECONDS + self._patience.seconds):  # its holder may be as patient
             yield
 
     def probe(self) -> None:
@@ -182,11 +185,14 @@ class S3Store:
 
     # inside -------------------------------------------------------------------------------------------------------------------
 
+    def _settled(self, uri: str, request: Callable[[], Any]) -> Any:
+        return settled(self.url, uri, request, self._patience)
+
     def _pages(self, prefix: str, **more: str) -> Iterator[dict[str, Any]]:
         """Yield the responses of a listing, page by page."""
         while True:
             wanted = {"Bucket": self.bucket, "Prefix": self._prefix + prefix} | more
-            page = dict(settled(self.url, prefix, partial(self._client.list_objects_v2, **wanted)))
+            page = dict(self._settled(prefix, partial(self._client.list_objects_v2, **wanted)))
             yield page
             if not page.get("IsTruncated"):
                 return
@@ -218,7 +224,7 @@ class S3Store:
 
         try:
             with ThreadPoolExecutor(THREADS) as pool:
-                return b"".join(pool.map(lambda at: settled(self.url, uri, partial(part, at)), range(0, size, PART)))
+                return b"".join(pool.map(lambda at: self._settled(uri, partial(part, at)), range(0, size, PART)))
         except ObjectExists:  # what a failed condition means to a writer
             raise RetryableFault("the object was replaced while it was read") from None
 
@@ -237,7 +243,7 @@ class S3Store:
     def _head(self, uri: str) -> dict[str, Any] | None:
         key = self._key(uri)
         try:
-            return dict(settled(self.url, uri, lambda: self._client.head_object(Bucket=self.bucket, Key=key)))
+            return dict(self._settled(uri, lambda: self._client.head_object(Bucket=self.bucket, Key=key)))
         except NotStored:
             return None
 
@@ -250,7 +256,7 @@ class S3Store:
         put = self._put_parts if multipart else self._put
         for attempt in range(ATTEMPTS):
             try:
-                return settled(self.url, uri, lambda: put(key, data, token))
+                return self._settled(uri, lambda: put(key, data, token))
             except ObjectExists:
                 head = self._head(uri)
                 if head is not None:
@@ -278,7 +284,7 @@ class S3Store:
 
             def send(number: int) -> dict[str, Any]:
                 body = bytes(pieces[number - 1])
-                part = settled(self.url, key, partial(self._client.upload_part, **upload, PartNumber=number, Body=body))
+                part = self._settled(key, partial(self._client.upload_part, **upload, PartNumber=number, Body=body))
                 return {"PartNumber": number, "ETag": part["ETag"]}
 
             with ThreadPoolExecutor(THREADS) as pool:

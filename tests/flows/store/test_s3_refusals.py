@@ -8,13 +8,17 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, ConnectTimeoutError, EndpointConnectionError, ReadTimeoutError
 from fastapi.testclient import TestClient
 
 from flows.audit.conformance import conformance
+from flows.backend import Backend
 from flows.browser.app import make_app
-from flows.storage import AccessRefused, StoreRefused, StoreUnavailable, open_store
-from flows.store.s3_calls import client, settled
+from flows.config import RunConfig
+from flows.execution import run_stage
+from flows.run import lease
+from flows.storage import AccessRefused, NotStored, Store, StoreRefused, StoreUnavailable, open_store
+from flows.store.s3_calls import HURRIED, Patience, RetryableFault, client, settled
 from flows.store.s3_store import PART, S3Store
 from tests.support import s3_servers
 
@@ -195,8 +199,24 @@ class Server:
         return {"Uploads": [{"Key": "k", "UploadId": one} for one in page], "IsTruncated": len(rest) > 1000} | marks
 
 
-def store_of(server: Server) -> S3Store:
-    store = S3Store("s3://bucket/x")
+class Hours:
+    """A clock that goes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def clock(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def patience(self, seconds: float) -> Patience:
+        return Patience(seconds, self.clock, self.sleep)
+
+
+def store_of(server: Server, patience: Patience = HURRIED) -> S3Store:
+    store = S3Store("s3://bucket/x", patience=patience)
     store._client = server
     return store
 
@@ -213,6 +233,85 @@ def test_what_may_pass_is_tried_again(code: str, status: int) -> None:
         return "done"
 
     assert settled("s3://b", "u", request) == "done"
+
+
+OUTAGES = (
+    EndpointConnectionError(endpoint_url="http://away"),
+    ConnectTimeoutError(endpoint_url="http://away"),
+    ReadTimeoutError(endpoint_url="http://away"),
+    ConnectionResetError(104, "Connection reset by peer"),
+    fault("InternalError", 500),
+    fault("", 502),
+    fault("SlowDown", 503),
+    fault("TooManyRequests", 429),
+)
+
+
+@pytest.mark.parametrize("outage", OUTAGES, ids=repr)
+def test_a_patient_store_waits_out_an_outage_and_a_hurried_one_does_not(outage: Exception) -> None:
+    hours = Hours()
+
+    def request() -> str:
+        if hours.now < 90:
+            raise outage
+        return "done"
+
+    assert settled("s3://b", "u", request, hours.patience(120)) == "done" and hours.now < 96
+    hours.now = 0.0
+    with pytest.raises(StoreUnavailable, match=r"\(7 attempts\)$"):
+        settled("s3://b", "u", request, hours.patience(0))
+    assert hours.now < 7
+    hours.now = -1000.0
+    with pytest.raises(StoreUnavailable, match=r"\(\d\d+ attempts\)$"):
+        settled("s3://b", "u", request, hours.patience(120))
+    assert -880 <= hours.now < -874
+
+
+@pytest.mark.parametrize(
+    ("refusal", "kind"),
+    [
+        (fault("AccessDenied", 403), AccessRefused),
+        (fault("NotImplemented", 501), StoreRefused),
+        (fault("NoSuchKey", 404), NotStored),
+        (fault("QuotaExceeded", 507), StoreUnavailable),
+        (RetryableFault("other bytes than were sent"), StoreUnavailable),
+        (OSError(28, "No space left on device"), StoreUnavailable),
+    ],
+    ids=repr,
+)
+def test_a_patient_store_waits_for_nothing_that_waiting_does_not_mend(refusal: Exception, kind: type[Exception]) -> None:
+    hours = Hours()
+
+    def request() -> None:
+        raise refusal
+
+    with pytest.raises(kind):
+        settled("s3://b", "u", request, hours.patience(120))
+    assert hours.now < 7
+
+
+def test_a_stage_s_writes_and_reads_outlast_an_outage() -> None:
+    """Nor does it lose the run's lock to the patience of another step of this machine."""
+    hours, away = Hours(), [fault("ServiceUnavailable", 503)] * 20
+    server = Server(put_object=[*away], upload_part=[*away], complete_multipart_upload=[], head_object=[*away])
+    store = store_of(server, hours.patience(120))
+    store._conditional_multipart = True
+    assert store.create("r/small", b"x") == "x" and store.create("r/large", bytes(2 * PART + 1)) == "x"
+    assert store.exists("r/small") and hours.now > 20
+
+
+def test_what_computes_a_stage_opens_its_store_with_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[float] = []
+
+    def opening(url: str, patience: float = 0.0) -> Store:
+        opened.append(patience)
+        raise StoreUnavailable(url)
+
+    monkeypatch.setattr(run_stage, "open_store", opening)
+    with pytest.raises(StoreUnavailable):
+        run_stage.execute(run_stage.Spec("s3://b", "r", "match", 0, None, 1, 1), lambda config: Backend(RunConfig()))
+    assert opened == [120.0] == [lease.STEP_PATIENCE] and lease.STEP_PATIENCE < lease.GIVE_UP * lease.STALE_SECONDS
+    assert open_store("s3://b", 120.0)._patience.seconds == 120.0 and open_store("s3://b")._patience.seconds == 0.0  # type: ignore[attr-defined]
 
 
 def test_a_server_that_does_not_know_conditions_is_declined_at_once() -> None:
