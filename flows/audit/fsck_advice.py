@@ -10,7 +10,7 @@ from flows.run.manifest import Manifest
 from flows.run.resume import Obstacle
 from flows.run.scan import RunScan
 
-_PROBE = re.compile(r"benchmarks/([^/]+)/(?:asked|chosen)/(.+)-n(\d+)-k(\d+)(?:-p[0-9a-f]{8})?/[^/]+")
+_PROBE = re.compile(r"benchmarks/([^/]+)/(?:asked|chosen)/(.+)-n(\d+)-k(\d+)(?:-p[0-9a-f]{8})?(?:-s[0-9a-f]{8})?/[^/]+")
 _PUBLIC = re.compile(r"benchmarks/([^/]+)/(?:asked|chosen)/(.+)-[0-9a-f]{12}/.+")
 _MEMBERS = re.compile(r"(?:start|generation=(\d+))(?:-(all|top\d+))?")
 _ADAPTER = r"[tsa]\d+-(?:start|g\d{4,})"

@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 
 from flows.benchmarks.members import Chosen, config_of, newest_generation
-from flows.benchmarks.score import Question, score_run, scored_generations
+from flows.benchmarks.own_suites import OwnSuites
+from flows.benchmarks.score import Question, of_version, score_run, scored_generations
 from flows.config import ConfigError
 from flows.run.history import population_age
 from flows.run.run import Run
@@ -110,12 +111,12 @@ def _by_itself(run: Run, members: str, limit: int, attempts: int) -> ScoredRun:
 def _own_scores(run: Run, suite: str) -> dict[int, pa.Table]:
     """Return the SCORES that the run's own benchmark stored of its newest two states; -1: the start.
 
-    Not those of a fork's parent, which may have been asked otherwise, and none that are damaged.
+    Not those of a fork's parent, which may have been asked otherwise; none that are damaged, or of another version of the suite.
     """
-    found: dict[int, pa.Table] = {}
+    found, now = dict[int, pa.Table](), OwnSuites().digest(suite)
     for number in reversed(run.history.generations()):
         manifest = run.manifest("benchmark", number)
-        for ref in manifest.outputs if manifest is not None else ():
+        for ref in manifest.outputs if manifest is not None and of_version(manifest, now) else ():
             age = population_age(ref.uri, number)
             if age is not None and ref.uri.split("/")[-3] == suite and not ref.origin:
                 with suppress(Damaged, NotStored):

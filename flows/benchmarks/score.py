@@ -13,14 +13,14 @@ import pyarrow as pa
 from flows.backend import Backend
 from flows.benchmarks import targets
 from flows.benchmarks.members import Chosen, config_of, folder_of_generation
-from flows.benchmarks.own_suites import PROBE
+from flows.benchmarks.own_suites import PROBE, OwnSuites
 from flows.benchmarks.suite_data import suite_of, suites_folder
 from flows.benchmarks.suite_score import BenchmarkRequest, folder_of, own_problems, problems_of, score_suite, stored, style_of
 from flows.cards import one_card, usable
 from flows.config import RunConfig
 from flows.run import hub_models
 from flows.run.history import CHOSEN
-from flows.run.manifest import Ref
+from flows.run.manifest import Manifest, Ref
 from flows.run.resume import BRING_BACK, check_base
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
@@ -57,20 +57,31 @@ def score_run(run: Run, chosen: Chosen, asked: Question, progress: Progress = si
             check_base(run, config.model.name, Backend(config).model_digest(), BRING_BACK)
         with one_card([] if there else usable(config.model.device)):
             return score_suite(target, request)
-    done = run.history.manifest(f"benchmarks/{probe_folder(run, chosen, asked)}/benchmark.json")
+    folder = probe_folder(run, chosen, asked)
+    done = run.history.manifest(f"benchmarks/{folder}/benchmark.json")
     if done is not None and run.holds(done):
         return run.read_table(done.output("scores.parquet"), "scores")
     run.check_takes_scores()
     with one_card(usable(config.model.device)):
-        return _score(run, config, contestants, asked, probe_folder(run, chosen, asked), progress)
+        return _score(run, config, contestants, asked, folder, progress)
 
 
 def probe_folder(run: Run, chosen: Chosen, asked: Question) -> str:
-    """Return the folder under `benchmarks/` with the probe's answers and scores of these adapters."""
-    request = f"{chosen.folder(run)}-n{asked.limit}-k{asked.attempts}"
-    if not asked.pattern:
-        return f"{asked.suite}/asked/{request}"
-    return f"{asked.suite}{CHOSEN}{request}-p{hashlib.sha256(asked.pattern.encode()).hexdigest()[:8]}"
+    """Return the folder under `benchmarks/` with the probe's answers and scores of these adapters, of the suite as it is now.
+
+    Where scores of another version of the suite have the plain name, this one's digest follows it.
+    """
+    request, now = f"{chosen.folder(run)}-n{asked.limit}-k{asked.attempts}", OwnSuites().digest(asked.suite)
+    plain = f"{asked.suite}/asked/{request}"
+    if asked.pattern:
+        plain = f"{asked.suite}{CHOSEN}{request}-p{hashlib.sha256(asked.pattern.encode()).hexdigest()[:8]}"
+    taken = run.history.manifest(f"benchmarks/{plain}/benchmark.json")
+    return plain if taken is None or of_version(taken, now) else f"{plain}-s{now[:8]}"
+
+
+def of_version(scored: Manifest, suite_sha256: str) -> bool:
+    """Return whether scores are of a suite with this digest. Those that record none count as being of any."""
+    return scored.versions.get("suite", suite_sha256) == suite_sha256
 
 
 def _score(
@@ -130,9 +141,9 @@ def scored_generations(run: Run, members: str, asked: Question) -> list[tuple[in
     found = []
     request = None if asked.suite in PROBE else _request(asked, config_of(run))
     for generation in [-1, *run.history.generations()]:
-        who = Chosen((), generation, members).folder(run)
-        tail = f"n{asked.limit}-k{asked.attempts}" if request is None else request.key[:12]
-        done = run.history.manifest(f"benchmarks/{asked.suite}/asked/{who}-{tail}/benchmark.json")
+        chosen = Chosen((), generation, members)
+        of_suite = f"{asked.suite}/asked/{chosen.folder(run)}-{request.key[:12]}" if request else probe_folder(run, chosen, asked)
+        done = run.history.manifest(f"benchmarks/{of_suite}/benchmark.json")
         if done is not None and run.holds(done):
             found.append((generation, run.read_table(done.output("scores.parquet"), "scores")))
     return found

@@ -24,6 +24,7 @@ ASKED = {
     "probe-dev/asked/generation=0000-top2-n6-k0": {"generation": 0, "limit": 6, "members": "top:2"},
     "probe-dev/asked/s0-start-s1-g0001-n6-k1": {"adapter": ["s0-start", "s1-g0001"], "limit": 6, "attempts": 1},
     "probe-dev/chosen/s0-g0001-n0-k0-p01234567": {"adapter": ["s0-g0001"], "problems": "dev-*-1-*"},
+    "probe-dev/asked/generation=0001-n6-k0-s01234567": {"generation": 1, "limit": 6, "members": "students"},
     "gsm8k/chosen/s0-g0001-0123456789ab": {"adapter": ["s0-g0001"], "problems": "dev-*-1-*", "attempts": 2},
     "gsm8k/asked/generation=0001-0123456789ab": {"suite": ["gsm8k"], "limit": 40, "attempts": 2, "max_new_tokens": 64},
     "gsm8k/asked/s0-g0001-0123456789ab/shards/0001": {"adapter": ["s0-g0001"], "attempts": 2, "limit": 0},

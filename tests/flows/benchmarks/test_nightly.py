@@ -9,7 +9,10 @@ import pyarrow as pa
 import pytest
 from prefect.client.orchestration import get_client
 
+from flows.benchmarks.members import Chosen
 from flows.benchmarks.nightly import run_ids, score_store
+from flows.benchmarks.own_suites import OwnSuites
+from flows.benchmarks.score import Question, probe_folder, score_run, scored_generations
 from flows.config import RunConfig, dump
 from flows.prefect_ops.flows import benchmark, benchmark_member
 from flows.run.lease import hold
@@ -29,10 +32,10 @@ def _scores(score: float) -> pa.Table:
     return pa.Table.from_pylist([ROW | {"score": score}], schema=tables.SCORES)
 
 
-def _score(run: Run, folder: str, score: float) -> None:
+def _score(run: Run, folder: str, score: float, **versions: str) -> None:
     """Store scores as `populora benchmark` does."""
     ref = run.write_table_at(f"benchmarks/{folder}/scores.parquet", _scores(score), tables.SCORES)
-    run.commit_benchmark(folder, [], [ref], {}, {}, {})
+    run.commit_benchmark(folder, [], [ref], {}, versions, {})
 
 
 @pytest.fixture
@@ -74,7 +77,7 @@ def test_without_suites_a_run_is_asked_what_it_asks_itself(store: str) -> None:
     assert f"| well | {SUITE} | 0 | pass@1 greedy | 25.00 |" in found.markdown() and not found.runs[0].scored_now
 
 
-def _own_benchmark(store: str, states: Mapping[int, Mapping[str, float]], origin: str = "") -> Run:
+def _own_benchmark(store: str, states: Mapping[int, Mapping[str, float]], origin: str = "", **versions: str) -> Run:
     """Store a run of two generations whose own benchmark stored these scores by generation and state; of its parent if named."""
     place = open_store(store)
     with hold(place, "own") as epoch:
@@ -85,7 +88,7 @@ def _own_benchmark(store: str, states: Mapping[int, Mapping[str, float]], origin
                 for state, score in scores.items()
             ]
             refs = [replace(ref, origin=origin) for ref in refs]
-            run.commit("benchmark", generation, [], refs, {}, {}, example_run.CLOCK)
+            run.commit("benchmark", generation, [], refs, {}, versions, example_run.CLOCK)
     return Run(place, "own")
 
 
@@ -104,6 +107,29 @@ def test_what_a_run_scored_itself_comes_before_what_the_night_scored(tmp_path: P
     (one,) = score_store(str(tmp_path)).runs
     assert one.before is not None and (one.generation, one.scored_now) == (1, False)
     assert [scores["score"].to_pylist() for scores in (one.before, one.scores)] == [[0.375], [0.5]]
+
+
+def test_scores_of_another_version_of_the_suite_are_neither_shown_again_nor_compared(tmp_path: Path) -> None:
+    """As after an upgrade that changed its file."""
+    now, question = OwnSuites().digest(SUITE), Question(SUITE, 300, 4)
+    run = _own_benchmark(str(tmp_path), {0: {"generation=0000": 0.375}, 1: {"generation=0001": 0.125}}, suite="an old one")
+    _score(run, f"{SUITE}/asked/generation=0001-n300-k4", 0.25, suite="an old one")
+    _score(run, f"{SUITE}/asked/start-n300-k4", 0.0625, suite=now)
+    newest = Chosen((), 1)
+    assert probe_folder(run, newest, question) == f"{SUITE}/asked/generation=0001-n300-k4-s{now[:8]}"
+    assert [generation for generation, _ in scored_generations(run, "students", question)] == [-1]
+    _score(run, probe_folder(run, newest, question), 0.5, suite=now)
+    assert score_run(run, newest, question)["score"].to_pylist() == [0.5]
+    (one,) = score_store(str(tmp_path)).runs
+    assert one.before is not None and not one.scored_now
+    assert [scores["score"].to_pylist() for scores in (one.before, one.scores)] == [[0.0625], [0.5]]
+
+
+def test_a_suite_s_first_scores_have_its_plain_name(tmp_path: Path) -> None:
+    run, question = _own_benchmark(str(tmp_path), {}), Question(SUITE, 300, 4)
+    assert probe_folder(run, Chosen((), 1), question) == f"{SUITE}/asked/generation=0001-n300-k4"
+    _score(run, probe_folder(run, Chosen((), 1), question), 0.5, suite=OwnSuites().digest(SUITE))
+    assert probe_folder(run, Chosen((), 1), question) == f"{SUITE}/asked/generation=0001-n300-k4"
 
 
 @pytest.mark.parametrize(
