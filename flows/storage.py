@@ -114,7 +114,8 @@ def open_store(url: str, patience: float = 0.0) -> Store:
             raise StoreRefused(f"store {url!r}: a file URL has three slashes, file:///folder")
         return _folder(Path(unquote(parts.path)), url)
     if parts.scheme == "s3":
-        from flows.store.s3_store import Patience, S3Store  # noqa: PLC0415 (boto3 takes 0.25 s to load; most runs use a folder)
+        from flows.store.s3_calls import Patience  # noqa: PLC0415 (boto3 takes 0.25 s to load, and most runs use a folder)
+        from flows.store.s3_store import S3Store  # noqa: PLC0415 (likewise)
 
         return S3Store(url, patience=Patience(patience))
     raise StoreRefused(f"store {url!r}: unknown scheme {parts.scheme!r}, use file:// or s3://")

@@ -1,7 +1,7 @@
 """`populora benchmark`: suites on members of a run, on any model or PEFT folder, or on completions made elsewhere."""
 
 from argparse import Namespace
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from flows.benchmarks import targets
 from flows.benchmarks.contamination import contamination
 from flows.benchmarks.members import Chosen
 from flows.benchmarks.own_suites import PROBE, STAIRCASE
-from flows.benchmarks.score import Question, probe_folder, request_for, score_run
+from flows.benchmarks.score import Question, kept_for, probe_folder, request_for, score_run
 from flows.benchmarks.score_text import changes_text, depths_text, forms_text, scores_text
 from flows.benchmarks.suite_data import suite_of, suites_folder
 from flows.benchmarks.suite_score import (
@@ -49,21 +49,28 @@ def benchmark(arguments: Namespace, store: Store, run: Run | None) -> int:
         if run is not None and suite in PROBE and not arguments.completions:
             _probe_of_run(asked, run, suite)
             continue
-        found = [_target(each, store, run, suite) for each in asked]
         if arguments.dry_run:
-            print("\n".join(_plan(target, request) for target, request in found))
+            print("\n".join(_plan(*_target(each, store, run, suite)) for each in asked))
             continue
-        for target, request in found:
-            scores = _scored(target, request)
-            print(f"{suite}, {len(request.problems)} problems, style {request.style}\n{scores_text(scores)}")
-            if suite in STAIRCASE:
-                print(f"\n{depths_text(_answers(target, request))}")
-            print(_comparisons(target, request), end="")
-            print(f"stored under {target.run.run_id}/benchmarks/{folder_of(target, request)}")
-        if arguments.against is not None:
-            after, before = (_answers(*one) for one in found)
-            print(changes_text(after, before, by_slice, arguments.against))
+        with ExitStack() as kept:
+            if run is not None:
+                for chosen in map(_chosen, asked):
+                    kept.enter_context(kept_for(run, chosen.contestants(run), suite, chosen))
+            _score_and_print(suite, [_target(each, store, run, suite) for each in asked], arguments.against)
     return 0
+
+
+def _score_and_print(suite: str, found: list[tuple[BenchmarkTarget, BenchmarkRequest]], against: int | None) -> None:
+    for target, request in found:
+        scores = _scored(target, request)
+        print(f"{suite}, {len(request.problems)} problems, style {request.style}\n{scores_text(scores)}")
+        if suite in STAIRCASE:
+            print(f"\n{depths_text(_answers(target, request))}")
+        print(_comparisons(target, request), end="")
+        print(f"stored under {target.run.run_id}/benchmarks/{folder_of(target, request)}")
+    if against is not None:
+        after, before = (_answers(*one) for one in found)
+        print(changes_text(after, before, by_slice, against))
 
 
 def _check(arguments: Namespace) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from flows.run import hub_models
 from flows.run.history import CHOSEN
 from flows.run.manifest import Manifest, Ref
 from flows.run.resume import BRING_BACK, check_base
+from flows.run.retention import scoring
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
 from stages.benchmark import SamplingPlan, answer_probe, own_words
@@ -50,20 +52,26 @@ def score_run(run: Run, chosen: Chosen, asked: Question, progress: Progress = si
     """
     config, contestants = config_of(run), chosen.contestants(run)
     if asked.suite not in PROBE:
-        target, request = targets.of_run(run, contestants, chosen.folder(run)), _request(asked, config)
-        there = stored(target, request) is not None
-        if not there:
-            run.check_takes_scores()
-            check_base(run, config.model.name, Backend(config).model_digest(), BRING_BACK)
-        with one_card([] if there else usable(config.model.device)):
-            return score_suite(target, request)
+        with kept_for(run, contestants, asked.suite, chosen):
+            target, request = targets.of_run(run, contestants, chosen.folder(run)), _request(asked, config)
+            there = stored(target, request) is not None
+            if not there:
+                run.check_takes_scores()
+                check_base(run, config.model.name, Backend(config).model_digest(), BRING_BACK)
+            with one_card([] if there else usable(config.model.device)):
+                return score_suite(target, request)
     folder = probe_folder(run, chosen, asked)
     done = run.history.manifest(f"benchmarks/{folder}/benchmark.json")
     if done is not None and run.holds(done):
         return run.read_table(done.output("scores.parquet"), "scores")
     run.check_takes_scores()
-    with one_card(usable(config.model.device)):
+    with one_card(usable(config.model.device)), kept_for(run, contestants, asked.suite, chosen):
         return _score(run, config, contestants, asked, folder, progress)
+
+
+def kept_for(run: Run, contestants: Sequence[Contestant], suite: str, chosen: Chosen) -> AbstractContextManager[None]:
+    """Keep the run's retention from removing what is scored before its scores are committed."""
+    return scoring(run, f"{suite} {chosen.folder(run)}", [one.adapter_id for one in contestants if one.adapter_id])
 
 
 def probe_folder(run: Run, chosen: Chosen, asked: Question) -> str:

@@ -7,10 +7,16 @@ written before anything is removed, so that fsck, lineage and resume report *ret
 
 A fork may begin at any moment, without this run's lease. It pins what it uses, and only then checks that it exists and has no
 tombstone. Retention writes the tombstone, and only then looks for pins, before each removal. So one always sees the other.
-What was pinned in between stays, and a later `gc/` file revokes its tombstone (`kept`).
+What was pinned in between stays, and a later `gc/` file revokes its tombstone (`kept`). A benchmark pins the weights that it
+scores, and takes its note back once its manifest names them; that of a killed one counts for SCORING_DAYS.
 """
 
-from collections.abc import Iterable, Mapping
+import hashlib
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +24,15 @@ from flows.config import RunConfig
 from flows.run.manifest import SCHEMA, Manifest, Ref, readable_json
 from flows.run.run import GRADIENTS, LARGE, Run
 from flows.run.scan import RunScan
-from flows.storage import NotStored, Store, StoreRefused
+from flows.storage import NotStored, Store, StoreRefused, StoreUnavailable
 from stages.core.lora.adapter_files import CONFIG_FILE, OPTIMIZER_FILE, WEIGHTS_FILE
 from stages.core.population import population_after
 
 GIGABYTE = 1e9
 NOTE = ".fork-"  # one dotted note per fork, in the run that it borrows from
+SCORING = ".scoring-"  # one per benchmark at work, in the run that holds the adapters
+SCORING_DAYS = 7.0
+_DAY = 86400.0
 
 
 @dataclass(frozen=True)
@@ -59,6 +68,19 @@ class GenerationAdapters:
     benchmarked: frozenset[str]
 
 
+@dataclass(frozen=True)
+class Pins:
+    """Adapters of a run that others use: forks with all their files, benchmarks at work only the weights."""
+
+    forked: frozenset[str]
+    scored: frozenset[str]
+
+    def keep(self, uri: str) -> bool:
+        """Return whether an adapter's file must stay."""
+        adapter_id, name = uri.split("/")[1:3]
+        return adapter_id in self.forked or (name == WEIGHTS_FILE and adapter_id in self.scored)
+
+
 EVERYTHING = RetentionPolicy(newest=1, optimizer_every=1, adapter_every=1)
 """Only gradients go."""
 
@@ -75,7 +97,7 @@ def retire(
     """
     present = _present(run)
     rest = [uri for uri in run.history.last_retired() if uri in present]
-    kept = _remove_unpinned(run, rest, clock)  # left by an attempt that was killed after its tombstone
+    kept = _remove_unpinned(run, rest, clock, _benchmarked(run) if rest else set())  # left by an attempt that was killed then
     left = {uri: size for uri, size in present.items() if uri not in rest or uri in kept}
     going = _planned(run, policy, generation, {} if known is None else known, left)  # a long run's listing is long: only one
     if not going:
@@ -110,9 +132,10 @@ def _planned(
         return []
     known.update({number: _adapters_of(run, number) for number in whole if number not in known})
     with_states = [number for number in whole if _kept_for_good(number, OPTIMIZER_FILE, policy)] + whole[-policy.newest :]
-    needed = pinned(run).union(*(known[number].population for number in with_states))
-    asked = run.history.benchmarks() + run.history.chosen_benchmarks()
-    telling = _scored(asked).union(*(known[number].deaths | known[number].benchmarked for number in whole))
+    pins = pins_of(run)  # before the benchmarks: one that ends meanwhile has its manifest before it drops its note
+    needed = pins.forked.union(*(known[number].population for number in with_states))
+    telling = pins.scored | _benchmarked(run)
+    telling = telling.union(*(known[number].deaths | known[number].benchmarked for number in whole))
     telling = telling.union(*(known[number].population for number in whole if _kept_for_good(number, WEIGHTS_FILE, policy)))
     for number in set(begun) - set(whole):
         telling |= _scored(run.history.of_generation(number))
@@ -186,7 +209,7 @@ def check_room(store: Store, at_end: Mapping[str, int]) -> None:
         )
 
 
-def _reason(manifest: Manifest, ref: Ref, needed: set[str], telling: set[str], policy: RetentionPolicy) -> str:
+def _reason(manifest: Manifest, ref: Ref, needed: Set[str], telling: Set[str], policy: RetentionPolicy) -> str:
     """Return why a file may be removed; empty if it stays."""
     if ref.uri.startswith(GRADIENTS):
         return "gradients of a complete update"
@@ -257,11 +280,20 @@ def _scored(manifests: Iterable[Manifest]) -> set[str]:
     return {ref.uri.split("/")[1] for ref in found if ref.uri.startswith("adapters/")}
 
 
-def _remove_unpinned(run: Run, uris: list[str], clock: Mapping[str, Any]) -> list[str]:
-    """Remove files that have a tombstone. Keep and return those of adapters that a fork has pinned meanwhile."""
+def _benchmarked(run: Run) -> set[str]:
+    """Return the adapters that benchmarks next to the run have scored."""
+    return _scored(run.history.benchmarks() + run.history.chosen_benchmarks())
+
+
+def _remove_unpinned(run: Run, uris: list[str], clock: Mapping[str, Any], scored: Set[str] = frozenset()) -> list[str]:
+    """Remove files that have a tombstone. Keep and return those of adapters that others have pinned meanwhile.
+
+    Of adapters that were `scored` since the tombstone was written, the weights stay.
+    """
     kept = []
     for uri in uris:
-        if not uri.startswith(GRADIENTS) and uri.split("/")[1] in pinned(run):
+        pins = pins_of(run)
+        if not uri.startswith(GRADIENTS) and Pins(pins.forked, pins.scored | scored).keep(uri):
             kept.append(uri)
         else:
             run.remove(uri)
@@ -278,10 +310,43 @@ def pin(store: Store, holder: str, fork_id: str, adapters: Iterable[str]) -> Non
         store.replace(f"{holder}/{NOTE}{fork_id}", "\n".join(sorted(wanted)).encode())
 
 
-def pinned(run: Run) -> set[str]:
-    """Return the adapters of this run that forks use."""
-    notes = run.store.list(run.history.place(NOTE), hidden=True)
-    return set().union(*(_note(run.store, note) for note in notes))
+@contextmanager
+def scoring(run: Run, what: str, adapter_ids: Iterable[str], now: Callable[[], float] = time.time) -> Iterator[None]:
+    """Keep the weights of these adapters while the block reads and scores them, and commits. `what` names the benchmark.
+
+    Another attempt of a killed benchmark takes over its note. Where no note may be written, no scores may be either.
+    """
+    of_holder = defaultdict[str, list[str]](list)
+    for adapter_id in adapter_ids:
+        ref = run.history.find(f"adapters/{adapter_id}/{WEIGHTS_FILE}")
+        of_holder[ref.origin or run.run_id].append(adapter_id)
+    name = f"{SCORING}{hashlib.sha256(f'{run.run_id} {what}'.encode()).hexdigest()[:16]}"
+    with suppress(StoreRefused):
+        for holder, names in of_holder.items():
+            run.store.replace(f"{holder}/{name}", json.dumps({"since": now(), "adapters": sorted(names)}).encode())
+    try:
+        yield
+    finally:
+        with suppress(StoreRefused, StoreUnavailable):  # the note ends by itself
+            for holder in of_holder:
+                run.store.delete(f"{holder}/{name}")
+
+
+def pins_of(run: Run, now: Callable[[], float] = time.time) -> Pins:
+    """Return what others use of this run, from one listing of its notes."""
+    notes = run.store.list(run.history.place("."), hidden=True)
+    forks = (_note(run.store, uri) for uri in notes if uri.startswith(run.history.place(NOTE)))
+    benchmarks = (_at_work(run.store, uri, now()) for uri in notes if uri.startswith(run.history.place(SCORING)))
+    return Pins(frozenset().union(*forks), frozenset().union(*benchmarks))
+
+
+def _at_work(store: Store, uri: str, now: float) -> set[str]:
+    """Return the adapters in the note of a benchmark; none if it is so old that its benchmark must have been killed."""
+    try:
+        note = json.loads(store.read(uri))
+    except NotStored:
+        return set()
+    return set(note["adapters"]) if now - note["since"] < SCORING_DAYS * _DAY else set()
 
 
 def _note(store: Store, uri: str) -> set[str]:

@@ -9,15 +9,18 @@ import pyarrow as pa
 import pytest
 from prefect.client.orchestration import get_client
 
+from flows.benchmarks import benchmark_suites, score, targets
 from flows.benchmarks.members import Chosen
 from flows.benchmarks.nightly import run_ids, score_store
 from flows.benchmarks.own_suites import OwnSuites
 from flows.benchmarks.score import Question, probe_folder, score_run, scored_generations
+from flows.cli import _parser
 from flows.config import RunConfig, dump
 from flows.prefect_ops.flows import benchmark, benchmark_member
 from flows.run.lease import hold
+from flows.run.retention import pins_of
 from flows.run.run import Run
-from flows.storage import open_store
+from flows.storage import StoreUnavailable, open_store
 from flows.store.file_store import FileStore
 from stages.core import tables
 from tests.support import example_run
@@ -130,6 +133,27 @@ def test_a_suite_s_first_scores_have_its_plain_name(tmp_path: Path) -> None:
     assert probe_folder(run, Chosen((), 1), question) == f"{SUITE}/asked/generation=0001-n300-k4"
     _score(run, probe_folder(run, Chosen((), 1), question), 0.5, suite=OwnSuites().digest(SUITE))
     assert probe_folder(run, Chosen((), 1), question) == f"{SUITE}/asked/generation=0001-n300-k4"
+
+
+def test_what_is_scored_is_pinned_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run's retention may be at work meanwhile."""
+    run, pinned = _own_benchmark(str(tmp_path), {}), list[frozenset[str]]()
+
+    def reading(run: Run, *_: Any) -> Any:
+        pinned.append(pins_of(run).scored)
+        raise StoreUnavailable("enough")
+
+    monkeypatch.setattr(targets, "of_run", reading)
+    monkeypatch.setattr(score, "_score", reading)
+    monkeypatch.setattr(benchmark_suites, "_target", lambda arguments, store, run, suite: reading(run))
+    members = {one.adapter_id for one in Chosen((), 1).contestants(run)}
+    for suite in (SUITE, "gsm8k"):
+        with pytest.raises(StoreUnavailable):
+            score_run(run, Chosen((), 1), Question(suite))
+    command = _parser().parse_args(["benchmark", "own", "--suite", "gsm8k", "--generation", "1", "--store", str(tmp_path)])
+    with pytest.raises(StoreUnavailable):
+        benchmark_suites.benchmark(command, run.store, run)
+    assert pinned == [members] * 3 and pins_of(run).scored == frozenset()
 
 
 @pytest.mark.parametrize(

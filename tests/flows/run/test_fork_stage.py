@@ -14,7 +14,7 @@ from flows.run.fork import _check_shared, _up_to, fork, point
 from flows.run.lease import hold
 from flows.run.manifest import place_of
 from flows.run.resume import first_generation
-from flows.run.retention import RetentionPolicy, pinned, retire
+from flows.run.retention import RetentionPolicy, pins_of, retire
 from flows.run.run import Run
 from flows.stages import REQUIRED, STAGE_NAMES
 from flows.storage import StoreRefused, open_store
@@ -136,7 +136,7 @@ def test_half_a_fork_gets_no_start_of_its_own(run: Run, monkeypatch: pytest.Monk
 
 def test_what_it_stands_on_is_kept(run: Run) -> None:
     fork(run, "again", 1, [], versions, CLOCK, "solve")
-    assert {"t0-g0000", "t1-g0000", "s0-g0000"} <= pinned(run)
+    assert {"t0-g0000", "t1-g0000", "s0-g0000"} <= pins_of(run).forked
     retire(run, RetentionPolicy(newest=1, optimizer_every=99, adapter_every=99), CLOCK)
     made = Run(run.store, "again")
     assert fsck(made) == []
@@ -147,7 +147,7 @@ def test_what_it_stands_on_is_kept(run: Run) -> None:
 
 def test_after_a_shared_update_it_stands_on_the_updated_weights(run: Run) -> None:
     fork(run, "again", 1, [], versions, CLOCK, "rate")
-    assert {"t0-g0001", "t1-g0001", "s0-g0001"} <= pinned(run)
+    assert {"t0-g0001", "t1-g0001", "s0-g0001"} <= pins_of(run).forked
 
 
 def test_one_killed_half_way_is_not_resumed_but_finished_by_the_same_command(run: Run) -> None:

@@ -2,7 +2,9 @@
 
 import json
 import shutil
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +20,16 @@ from flows.run.inspection import inspect
 from flows.run.lease import hold
 from flows.run.resume import first_generation
 from flows.run.retention import (
+    SCORING_DAYS,
     GenerationAdapters,
     RetentionPolicy,
     check_room,
     expected_bytes,
     forkable,
-    pinned,
+    pins_of,
     plan,
     retire,
+    scoring,
     unnamed,
 )
 from flows.run.run import Retired, Run
@@ -257,7 +261,7 @@ def test_a_fork_that_is_made_again_pins_what_it_stood_on_before_too(run: Run) ->
     fork(run, "other", 0, [], versions, CLOCK)
     shutil.rmtree(Path(run.store.url.removeprefix("file://")) / "other")
     fork(run, "other", 2, [], versions, CLOCK)
-    assert {f"{member}-g{number:04d}" for member in ("t0", "t1", "s0") for number in (0, 2)} <= pinned(run)
+    assert {f"{member}-g{number:04d}" for member in ("t0", "t1", "s0") for number in (0, 2)} <= pins_of(run).forked
     retire(run, POLICY, CLOCK)
     assert {"t0-g0000", "t0-g0002"} <= files(run, "optimizer.safetensors") and fsck(Run(run.store, "other")) == []
 
@@ -280,6 +284,69 @@ def test_a_file_that_was_pinned_after_its_tombstone_stays(run: Run) -> None:
     assert json.loads(run.store.read("smoke/gc/0002.json")) == {"schema": 1, "retired": [], "kept": kept, "clock": CLOCK}
     assert not run.history.retired().keys() & set(kept) and "t0-g0002" in files(run, "optimizer.safetensors")
     assert fsck(run) == []
+
+
+WEIGHTS = "adapter_model.safetensors"
+
+
+def score(run: Run, adapter_id: str) -> None:
+    """Commit a benchmark of one adapter."""
+    run.commit_benchmark(
+        f"probe-dev/asked/{adapter_id}-n0-k0", [run.history.find(f"adapters/{adapter_id}/{WEIGHTS}")], [], {}, {}, {}
+    )
+
+
+def test_weights_that_a_benchmark_reads_stay_until_it_has_committed_and_then_for_good(run: Run) -> None:
+    with scoring(run, "probe-dev t0-g0000", ["t0-g0000"]):
+        retire(run, POLICY, CLOCK)
+        assert "t0-g0000" in files(run, WEIGHTS) and "t0-g0000" not in files(run, "optimizer.safetensors")
+        assert "t0-g0002" not in files(run, WEIGHTS), "nobody scores those"
+        score(run, "t0-g0000")
+    assert not [uri for uri in run.store.list("smoke/.", hidden=True) if ".scoring-" in uri]
+    retire(run, POLICY, CLOCK)
+    assert "t0-g0000" in files(run, WEIGHTS) and fsck(run) == []
+
+
+def test_weights_of_a_benchmark_that_failed_go(run: Run) -> None:
+    with suppress(KeyboardInterrupt), scoring(run, "probe-dev t0-g0000", ["t0-g0000"]):
+        raise KeyboardInterrupt
+    retire(run, POLICY, CLOCK)
+    assert "t0-g0000" not in files(run, WEIGHTS)
+
+
+def test_the_note_of_a_killed_benchmark_ends_with_another_attempt_or_after_a_week(run: Run) -> None:
+    began = time.time() - (SCORING_DAYS - 1) * 86400
+    killed = scoring(run, "probe-dev t0-g0000", ["t0-g0000"], lambda: began)
+    killed.__enter__()
+    assert pins_of(run).scored == {"t0-g0000"} and pins_of(run, lambda: began + SCORING_DAYS * 86400).scored == frozenset()
+    with scoring(run, "probe-dev t0-g0000", ["t0-g0000"]):
+        pass
+    assert pins_of(run).scored == frozenset()
+    killed.__exit__(None, None, None)
+
+
+def test_a_fork_s_benchmark_keeps_the_weights_where_they_are(run: Run) -> None:
+    made = fork(run, "other", 1, [], versions, CLOCK)
+    with scoring(made, "probe-dev", ["t0-g0000"]):
+        assert pins_of(run).scored == {"t0-g0000"} and pins_of(made).scored == frozenset()
+        retire(run, POLICY, CLOCK)
+    assert "t0-g0000" in files(run, WEIGHTS)
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_weights_that_a_benchmark_read_after_their_tombstone_stay(run: Run, ended: bool) -> None:
+    """The rest of a killed attempt; whether the benchmark is still at work or has committed."""
+    entries = [{"uri": one.ref.uri, "sha256": one.ref.sha256, "reason": one.reason} for one in plan(run, POLICY)]
+    run.store.create("smoke/gc/0001.json", json.dumps({"schema": 1, "retired": entries, "clock": {}}).encode())
+    with scoring(run, "probe-dev", ["t0-g0002"]):
+        if ended:
+            score(run, "t0-g0002")
+        else:
+            retire(run, POLICY, CLOCK)
+    retire(run, POLICY, CLOCK)
+    assert ("t0-g0002" in files(run, WEIGHTS)) is ended
+    kept = json.loads(run.store.read("smoke/gc/0002.json"))["kept"]
+    assert kept == [f"adapters/t0-g0002/{WEIGHTS}"]
 
 
 def test_a_retired_point_names_the_nearest_usable_one(run: Run) -> None:
