@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,7 +23,17 @@ def own_server(home: Path, more: Mapping[str, str], *options: str) -> Iterator[t
     Yields the server and a function that waits until it answers. The function raises ChildFailed if the server exited or did not
     answer in time.
     """
-    port = free_port()
+    with socket.create_server(("127.0.0.1", 0)) as listening:  # ours before its address and password are told to anybody
+        with _serving(listening, home, more, options) as (server, url):
+            yield server, lambda: _wait(server, url)
+
+
+@contextmanager
+def _serving(
+    listening: socket.socket, home: Path, more: Mapping[str, str], options: Sequence[str]
+) -> Iterator[tuple[supervised.Child, str]]:
+    """Run the server on this socket, with this process as its client. Yields it and the URL of its API."""
+    port = listening.getsockname()[1]
     url = f"http://127.0.0.1:{port}/api"
     own = {"PREFECT_HOME": str(home), "PREFECT_API_URL": url, "PREFECT_CLIENT_CSRF_SUPPORT_ENABLED": "false"}
     password = f"populora:{secrets.token_urlsafe(24)}"
@@ -32,10 +42,11 @@ def own_server(home: Path, more: Mapping[str, str], *options: str) -> Iterator[t
     before = {name: os.environ.get(name) for name in own}
     os.environ.update(own)
     log = home / f"server-{port}.log"
-    command = [sys.executable, "-m", "flows.prefect_ops.ui_server", "--port", str(port), *options]
-    server = supervised.start("Prefect server", command, os.environ, log)
+    given = listening.fileno()
+    command = [sys.executable, "-m", "flows.prefect_ops.ui_server", "--port", str(port), "--fd", str(given), *options]
+    server = supervised.start("Prefect server", command, os.environ, log, (given,))
     try:
-        yield server, lambda: _wait(server, url)
+        yield server, url
     finally:
         server.end(PATIENCE)
         log.unlink(missing_ok=True)
@@ -48,9 +59,11 @@ def own_server(home: Path, more: Mapping[str, str], *options: str) -> Iterator[t
 
 def _wait(server: supervised.Child, url: str) -> None:
     deadline = time.monotonic() + START_SECONDS
-    while not prefect_api.answers(url):
+    while True:
         if not server.lives:
             raise supervised.ChildFailed(f"the Prefect server {_end_of(server)}")
+        if prefect_api.answers(url):
+            return
         if time.monotonic() > deadline:
             said = server.last_words() or "it printed nothing"
             raise supervised.ChildFailed(f"the Prefect server did not answer within {START_SECONDS:.0f} s: {said}")

@@ -4,10 +4,11 @@ import os
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 
 import certifi
 
@@ -46,13 +47,21 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def version_of(url: str, patience: float = 5.0) -> str | None:
-    """Return the version of the Prefect server whose API is at `url`; None if there is no answer."""
-    text = _get(f"{url}/admin/version", patience)
+    """Return the version of the Prefect server whose API is at `url`, which is sent the password; None if there is no answer."""
+    return _version(_get(f"{url}/admin/version", patience, authorization()))
+
+
+def version_of_stranger(url: str) -> str | None:
+    """Return the version of a Prefect server that may be anybody's, and so is sent no password; None if it does not say."""
+    return _version(_get(f"{url}/admin/version"))
+
+
+def _version(text: str | None) -> str | None:
     return text.strip('"\n ') if text is not None and re.fullmatch(r'"?\d+\.\d+\.\d+\S*"?\s*', text) else None
 
 
 def answers(url: str) -> bool:
-    """Return whether the API at `url` is healthy."""
+    """Return whether the API at `url` is healthy. Health is told to everybody, so nobody is sent the password for it."""
     return (_get(f"{url}/health") or "").strip() == "true"
 
 
@@ -96,10 +105,8 @@ def settings_without_tls(url: str, home: Path) -> dict[str, str]:
     return {"PREFECT_API_SSL_CERT_FILE": str(file)}
 
 
-def _get(url: str, patience: float = 5.0) -> str | None:
-    request = urllib.request.Request(url)
-    for name, value in authorization().items():
-        request.add_header(name, value)
+def _get(url: str, patience: float = 5.0, headers: Mapping[str, str] = MappingProxyType({})) -> str | None:
+    request = urllib.request.Request(url, headers=dict(headers))
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=patience) as answer:

@@ -73,11 +73,12 @@ def serve(plan: ServeOptions) -> int:
     _make_home(plan.home)
     with _only_one(plan), _until_told():
         _check_database_version(plan.home)
-        _check_ports(plan)
+        _check_addresses(plan)
+        listening = _listen(plan, "--port", plan.port)
         orphan_guard.start()
         running: list[supervised.Child] = []
         try:
-            _bring_up(plan, running)
+            _bring_up(plan, running, listening)
             _print_addresses(plan)
             while True:
                 time.sleep(WATCH_SECONDS)
@@ -91,6 +92,7 @@ def serve(plan: ServeOptions) -> int:
                 signal.signal(number, signal.SIG_IGN)
             for child in reversed(running):
                 child.end(PATIENCE[child.name])
+            listening.close()
     return 0
 
 
@@ -121,11 +123,12 @@ def environment(plan: ServeOptions) -> dict[str, str]:
     return os.environ | prefect_api.WORKER_SETTINGS | own
 
 
-def _bring_up(plan: ServeOptions, running: list[supervised.Child]) -> None:
+def _bring_up(plan: ServeOptions, running: list[supervised.Child], listening: socket.socket) -> None:
     """Start server, deployments, worker and browser, each when the one before it answers."""
     variables, logs, python = environment(plan), plan.home / "logs", sys.executable
-    server = [python, "-m", "flows.prefect_ops.ui_server", "--host", plan.host, "--port", str(plan.port)]
-    running.append(supervised.start("server", server, variables, logs / "server.log"))
+    given = listening.fileno()
+    server = [python, "-m", "flows.prefect_ops.ui_server", "--host", plan.host, "--port", str(plan.port), "--fd", str(given)]
+    running.append(supervised.start("server", server, variables, logs / "server.log", (given,)))
     _wait_for_server(plan, running[0])
     (plan.home / "prefect-version").write_text(prefect_api.installed_version())
     command = [python, "-m", "flows.prefect_ops.pool_worker", "setup", plan.store, "--own-worker", WORKER]
@@ -152,9 +155,11 @@ def _wait_for_setup(setup: supervised.Child, seconds: float = START_SECONDS) -> 
 
 def _wait_for_server(plan: ServeOptions, server: supervised.Child) -> None:
     deadline = time.monotonic() + START_SECONDS
-    while not prefect_api.answers(f"{plan.url}/api"):
+    while True:
         if not server.lives:
             raise supervised.ChildFailed(f"the Prefect server did not start; see {server.log}\n{server.last_words()}")
+        if prefect_api.answers(f"{plan.url}/api"):
+            return
         if time.monotonic() > deadline:
             raise supervised.ChildFailed(f"the Prefect server did not answer within {START_SECONDS:.0f} s; see {server.log}")
         time.sleep(0.2)
@@ -278,7 +283,7 @@ def _note(plan: ServeOptions) -> Path:
     return plan.home / "serving.json"
 
 
-def _check_ports(plan: ServeOptions) -> None:
+def _check_addresses(plan: ServeOptions) -> None:
     if ":" in plan.host:
         raise ConfigError(f"--host {plan.host}: IPv6 addresses are not supported; choose an IPv4 address or 0.0.0.0")
     for option, port in (("--port", plan.port), ("--browser-port", plan.browser_port)):
@@ -286,22 +291,25 @@ def _check_ports(plan: ServeOptions) -> None:
             raise ConfigError(f"{option} {port}: must be between 1 and 65535")
     if plan.port == plan.browser_port:
         raise ConfigError(f"--port and --browser-port are both {plan.port}; choose two")
-    for option, port in (("--port", plan.port), ("--browser-port", plan.browser_port)):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((plan.host, port))
-            except OSError as error:
-                raise ConfigError(
-                    f"cannot listen on {plan.host}:{port}: {_whose(plan, port, error)}; choose another {option}"
-                ) from None
+    _listen(plan, "--browser-port", plan.browser_port).close()
+
+
+def _listen(plan: ServeOptions, option: str, port: int) -> socket.socket:
+    """Return a socket that listens on the port. Raises ConfigError if it is in use or the address is not this machine's.
+
+    The server inherits it at each start, so nobody else can take the port before it and be sent the password.
+    """
+    try:
+        return socket.create_server((plan.host, port))
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {plan.host}:{port}: {_whose(plan, port, error)}; choose another {option}") from None
 
 
 def _whose(plan: ServeOptions, port: int, error: OSError) -> str:
     """Describe what is using the port: another Prefect server or anything else."""
-    version = prefect_api.version_of(f"http://{plan.name}:{port}/api")
+    version = prefect_api.version_of_stranger(f"http://{plan.name}:{port}/api")
     if version is None:
-        return (error.strerror or str(error)).lower()
+        return (error.strerror or str(error)).partition(" (while attempting")[0].lower()
     return f"a Prefect server {version} is running there (this project has {prefect_api.installed_version()})"
 
 

@@ -30,6 +30,8 @@ class Child:
     log: Path
     process: "subprocess.Popen[bytes]"
     restarts: list[float]
+    inherited: tuple[int, ...] = ()
+    """Descriptors that each start hands over, such as a listening socket."""
 
     @property
     def lives(self) -> bool:
@@ -53,9 +55,9 @@ class Child:
         self.process.wait()
 
 
-def start(name: str, command: list[str], environment: Mapping[str, str], log: Path) -> Child:
-    """Start a process whose output is appended to the log."""
-    return Child(name, command, environment, log, _launch(command, environment, log), [])
+def start(name: str, command: list[str], environment: Mapping[str, str], log: Path, inherited: tuple[int, ...] = ()) -> Child:
+    """Start a process whose output is appended to the log, and which has the `inherited` descriptors under the same numbers."""
+    return Child(name, command, environment, log, _launch(command, environment, log, inherited), [], inherited)
 
 
 def keep(children: list[Child]) -> list[str]:
@@ -70,12 +72,14 @@ def keep(children: list[Child]) -> list[str]:
             raise ChildFailed(f"the {child.name} keeps exiting (exit code {child.process.returncode}); see {child.log}")
         with suppress(ProcessLookupError):  # what it left behind must not keep running next to its successor
             os.killpg(child.process.pid, signal.SIGKILL)
-        child.process = _launch(child.command, child.environment, child.log)
+        child.process = _launch(child.command, child.environment, child.log, child.inherited)
         again.append(child.name)
     return again
 
 
-def _launch(command: list[str], environment: Mapping[str, str], log: Path) -> "subprocess.Popen[bytes]":
+def _launch(
+    command: list[str], environment: Mapping[str, str], log: Path, inherited: tuple[int, ...]
+) -> "subprocess.Popen[bytes]":
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         return subprocess.Popen(
@@ -85,4 +89,5 @@ def _launch(command: list[str], environment: Mapping[str, str], log: Path) -> "s
             stdout=output,
             stderr=output,
             start_new_session=True,
+            pass_fds=inherited,
         )

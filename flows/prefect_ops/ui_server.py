@@ -14,8 +14,10 @@ import asyncio
 import fcntl
 import importlib
 import os
+import socket
 import sys
 import time
+from contextlib import suppress
 from typing import IO, Any
 
 import sqlalchemy
@@ -70,6 +72,8 @@ TURN_SECONDS = 120.0
 """How long a server may create or upgrade its database while another waits: it takes seconds."""
 
 PASSWORD = "PREFECT_SERVER_API_AUTH_STRING"
+STARTUP_FAILURE = 3
+"""The exit code of a server that could not start; uvicorn's own."""
 
 
 class PolicyHeaders:
@@ -160,6 +164,7 @@ def options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m flows.prefect_ops.ui_server")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=4200)
+    parser.add_argument("--fd", type=int, help="an inherited socket that listens there: otherwise this process makes its own")
     parser.add_argument("--alone", action="store_true", help="run without the UI and without schedules")
     return parser
 
@@ -184,7 +189,18 @@ def main() -> None:
     app = walled(create_app(final=True, ephemeral=arguments.alone), arguments.host, password)
     level = os.environ.get("PREFECT_SERVER_LOGGING_LEVEL", "warning").lower()
     with gc_tuning.relaxed_gc():
-        uvicorn.run(app, host=arguments.host, port=arguments.port, log_level=level, timeout_graceful_shutdown=3)
+        listen_and_serve(app, arguments, level)
+
+
+def listen_and_serve(app: Any, arguments: argparse.Namespace, level: str) -> None:
+    """Serve on the inherited socket, or on host and port."""
+    config = uvicorn.Config(app, host=arguments.host, port=arguments.port, log_level=level, timeout_graceful_shutdown=3)
+    server = uvicorn.Server(config)
+    # Its own option `fd` takes the socket for a Unix one, and then leaves Nagle's delay on.
+    with suppress(KeyboardInterrupt):  # sent again once it has stopped
+        server.run(sockets=None if arguments.fd is None else [socket.socket(fileno=arguments.fd)])
+    if not server.started:
+        sys.exit(STARTUP_FAILURE)
 
 
 if __name__ == "__main__":

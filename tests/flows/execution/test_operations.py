@@ -62,6 +62,21 @@ def test_another_prefect_server_on_the_port_is_recognised(tmp_path: Path, capsys
     assert f"a Prefect server 3.2.1 is running there (this project has {prefect_api.installed_version()})" in line
 
 
+def test_serve_holds_its_port_before_anybody_is_told_of_it(tmp_path: Path) -> None:
+    plan = serve.ServeOptions("runs", port=s3_servers.free_port(), home=tmp_path)
+    with serve._listen(plan, "--port", plan.port), socket.socket() as thief:
+        thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with pytest.raises(OSError, match="in use"):
+            thief.bind(("127.0.0.1", plan.port))
+
+
+def test_an_answer_of_somebody_else_is_not_taken_for_that_of_the_server(tmp_path: Path) -> None:
+    ended = supervised.start("server", ["false"], os.environ, tmp_path / "log")
+    ended.process.wait()
+    with server_of_version("3.2.1") as port, pytest.raises(supervised.ChildFailed, match="the Prefect server did not start"):
+        serve._wait_for_server(serve.ServeOptions("runs", port=port, home=tmp_path), ended)
+
+
 def test_a_second_serve_on_one_home_is_told_of_the_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with (tmp_path / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,12 +1,16 @@
 """Private Prefect servers: two first ones of a home, and one that ends before it answers."""
 
+import os
+import socket
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from flows.prefect_ops import own_server, supervised
+from tests.support.prefect_double import server_of_version
 
 SILENT = "http://127.0.0.1:9/api"
 
@@ -48,3 +52,20 @@ def test_a_server_that_does_not_answer_in_time_is_reported(
             own_server._wait(server, SILENT)
     finally:
         server.end(0.0)
+
+
+def test_nobody_else_can_take_the_port_before_the_server_has_it(tmp_path: Path) -> None:
+    with own_server.own_server(tmp_path, {}, "--alone") as (server, _):
+        assert server.lives
+        port = urlsplit(os.environ["PREFECT_API_URL"]).port
+        with socket.socket() as thief:
+            thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with pytest.raises(OSError, match="in use"):
+                thief.bind(("127.0.0.1", port))
+
+
+def test_an_answer_of_somebody_else_is_not_taken_for_that_of_a_server_that_has_ended(tmp_path: Path) -> None:
+    server = supervised.start("Prefect server", [sys.executable, "-c", "raise SystemExit(3)"], {}, tmp_path / "log")
+    server.process.wait()
+    with server_of_version("3.2.1") as port, pytest.raises(supervised.ChildFailed, match="exited with code 3"):
+        own_server._wait(server, f"http://127.0.0.1:{port}/api")
