@@ -25,16 +25,11 @@ from flows.choices import check_sources, choose, estimator_of
 from flows.config import ConfigError, RunConfig, parse
 from flows.run.fork import newest_usable
 from flows.run.history import History, kept_out
-from flows.run.manifest import (
-    Json,
-    Ref,
-    folder_of,
-    manifest_uri,
-    read_json,
-)
+from flows.run.manifest import Json, Ref, folder_of, manifest_uri
 from flows.run.planned import GENERATIONS
 from flows.run.resume import is_manifest, mark_damaged, obstacle
 from flows.run.run import SCHEMAS, Retired, Run
+from flows.run.run_json import read_run_json
 from flows.run.scan import RunScan, check_chain, check_inputs, complete, dependents, survey_of
 from flows.storage import Damaged, NotStored, StoreRefused, decode_table
 from flows.trust import refusals
@@ -143,7 +138,7 @@ def _still_wrong(run: Run, damaged: list[str]) -> list[str]:
 def _description(survey: RunScan, holder: str) -> Json:
     """run.json of this run (`holder` empty) or of one that it was forked from; empty if it cannot be read."""
     try:
-        return read_json(survey.run.store.read(f"{holder or survey.run.run_id}/run.json"), "run.json")
+        return read_run_json(survey.run.store.read(f"{holder or survey.run.run_id}/run.json"), "run.json")
     except (NotStored, Damaged, StoreRefused) as error:
         if not holder:
             survey.report("run.json", str(error))
@@ -297,11 +292,10 @@ def _read(survey: RunScan, ref: Ref) -> tuple[str, pa.Table | None, int | None]:
     if not ref.uri.endswith(".parquet") or name not in SCHEMAS:
         return "", None, len(data)
     try:
-        table = decode_table(data, SCHEMAS[name], ref.uri)
+        table = decode_table(data, SCHEMAS[name], ref.uri, rows=ref.rows)
     except (Damaged, StoreRefused) as error:
         return str(error).removeprefix(f"{ref.uri}: "), None, len(data)
-    problem = "" if ref.rows in (None, table.num_rows) else f"its manifest states {ref.rows} rows, it has {table.num_rows}"
-    return problem, table, len(data)
+    return "", table, len(data)
 
 
 def _table_name(uri: str, generation: int | None) -> str:

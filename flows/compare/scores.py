@@ -212,7 +212,8 @@ class ScoreReader:
 
 def _for_mean(run: Run, ref: Ref) -> pa.Table:
     """Return the columns of SCORES that `mean_score` reads: a comparison reads all benchmarks of its runs."""
-    return decode_table(run.read_blob(ref), SCORES, ref.uri, ("role", "group", "measure", "score", "problems", "stderr"))
+    wanted = ("role", "group", "measure", "score", "problems", "stderr")
+    return decode_table(run.read_blob(ref), SCORES, ref.uri, wanted, ref.rows)
 
 
 def _unpairable(one: ScoredState, other: ScoredState) -> str:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from flows.monitoring.alarms import Alarm, Clock, alarms
 from flows.monitoring.time_left import elapsed, overlap
-from flows.run.manifest import Manifest, generation_of, manifest_uri
+from flows.run.manifest import Manifest, Ref, generation_of, manifest_uri
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
 from flows.storage import Damaged, NotStored, decode_table
@@ -231,7 +231,7 @@ class RunTables:
             if ref is None or name in parts:
                 continue
             try:
-                parts[name] = _Stored(self.run.read_blob(ref), name, ref.uri, ref.rows == 0)
+                parts[name] = _Stored(self.run.read_blob(ref), name, ref)
                 self._faults.pop((generation, name), None)
             except (NotStored, Damaged) as error:
                 self._faults[generation, name] = error
@@ -253,19 +253,19 @@ def _dtype(manifests: Sequence[Manifest]) -> str:
 class _Stored:
     """A small table as verified bytes, decoded when it is first asked for: a page needs one or two of the three."""
 
-    def __init__(self, data: bytes, name: str, uri: str, empty: bool) -> None:
+    def __init__(self, data: bytes, name: str, ref: Ref) -> None:
         schema = tables.GENERATION_TABLES[name]
-        self._source = (data, schema, uri)
-        self._whole: pa.Table | None = schema.empty_table() if empty else None
+        self._source, self._rows = (data, schema, ref.uri), ref.rows
+        self._whole: pa.Table | None = schema.empty_table() if ref.rows == 0 else None
 
     def columns(self, names: Sequence[str]) -> pa.Table:
         """Return some columns. Raises Damaged."""
-        return decode_table(*self._source, names) if self._whole is None else self._whole.select(list(names))
+        return decode_table(*self._source, names, self._rows) if self._whole is None else self._whole.select(list(names))
 
     def table(self) -> pa.Table:
         """Return all columns. Raises Damaged."""
         if self._whole is None:
-            self._whole = decode_table(*self._source)
+            self._whole = decode_table(*self._source, rows=self._rows)
         return self._whole
 
 

@@ -23,9 +23,9 @@ def own_server(home: Path, more: Mapping[str, str], *options: str) -> Iterator[t
     Yields the server and a function that waits until it answers. The function raises ChildFailed if the server exited or did not
     answer in time.
     """
-    with socket.create_server(("127.0.0.1", 0)) as listening:  # ours before its address and password are told to anybody
-        with _serving(listening, home, more, options) as (server, url):
-            yield server, lambda: _wait(server, url)
+    # The port is ours before its address and password are told to anybody.
+    with socket.create_server(("127.0.0.1", 0)) as listening, _serving(listening, home, more, options) as (server, url):
+        yield server, lambda: _wait(server, url)
 
 
 @contextmanager

@@ -83,7 +83,7 @@ class FigureTables(Mapping[str, pa.Table]):
         try:
             if name in SMALL:
                 return self._watch.read(generation, name)
-            return decode_table(self._watch.run.read_blob(ref), tables.GENERATION_TABLES[name], ref.uri, columns)
+            return decode_table(self._watch.run.read_blob(ref), tables.GENERATION_TABLES[name], ref.uri, columns, ref.rows)
         except (NotStored, Damaged) as error:
             self._faults[generation, name] = f"{ref.uri} is left out of every figure: {error}"
             return None

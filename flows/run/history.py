@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from flows.config import ConfigError
 from flows.run import manifest as chain
 from flows.run.manifest import Json, Manifest, Ref, digest, folder_of, generation_of, manifest_uri
+from flows.run.run_json import read_run_json
 from flows.stages import STAGE_NAMES
 from flows.storage import Damaged, NotStored, Store, check_run_id
 
@@ -135,13 +136,13 @@ class History:
         self._kept.pop(uri, None)
 
     def description(self) -> Json | None:
-        """Return run.json, or None if the run was never started."""
+        """Return run.json, or None if the run was never started. Raises Damaged."""
         try:
             data = self.store.read(self.place("run.json"))
         except NotStored:
             return None
         self._described = self._described or chain.sha256_hex(data)
-        return chain.read_json(data, self.place("run.json"))
+        return read_run_json(data, self.place("run.json"))
 
     def is_another_run(self) -> bool:
         """Return whether run.json is not the one that was read here first. Nothing overwrites one; its clock tells two starts."""

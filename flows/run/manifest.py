@@ -15,6 +15,7 @@ from flows.stages import REQUIRED, STAGE_NAMES
 from flows.store.errors import Damaged, StoreRefused
 
 SCHEMA = 1
+LATEST = 1e11  # seconds since 1970: in the year 5138
 
 Json = dict[str, Any]
 
@@ -117,18 +118,23 @@ def read_json(data: bytes, uri: str) -> Json:
     try:
         values = json.loads(data)
         version = int(values["schema"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise Damaged(uri, "not a JSON object with a schema version") from error
     if version > SCHEMA:
         raise StoreRefused(f"{uri}: schema {version} is newer than this version of populora reads ({SCHEMA}); update populora")
     return dict(values)
 
 
+def is_moment(value: object) -> bool:
+    """Return whether this is a time of a clock, in seconds, or a length of time: a number that a calendar can show."""
+    return isinstance(value, int | float) and 0 <= value < LATEST
+
+
 def read_manifest(data: bytes, uri: str) -> Manifest:
     """Parse the manifest in `data`. Raises Damaged, or StoreRefused if a newer version wrote it."""
     values = read_json(data, uri)
     try:
-        return Manifest(
+        found = Manifest(
             run=values["run"],
             generation=values["generation"],
             stage=values["stage"],
@@ -140,8 +146,20 @@ def read_manifest(data: bytes, uri: str) -> Manifest:
             clock=values["clock"],
             schema=values["schema"],
         )
-    except (KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         raise Damaged(uri, f"the manifest has a missing or invalid field: {error}") from error
+    if wrong := _wrong(found):
+        raise Damaged(uri, f"the manifest has a missing or invalid field: {wrong}")
+    return found
+
+
+def _wrong(manifest: Manifest) -> str:
+    """Return the first field that readers could not use; empty if there is none."""
+    for name in ("counts", "versions", "clock"):
+        if not isinstance(getattr(manifest, name), dict):
+            return name
+    numbers = ("started", "seconds", "generations")
+    return next((f"clock.{name}" for name in numbers if not is_moment(manifest.clock.get(name, 0))), "")
 
 
 def place_of(generation: int | None, stage: str) -> int:

@@ -6,8 +6,9 @@ For people who read a run: pages and `populora inspect`. What is trained and pai
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flows.run.manifest import Json, read_json
+from flows.run.manifest import Json
 from flows.run.run import Run
+from flows.run.run_json import read_run_json
 from flows.storage import Damaged, NotStored
 from stages.core.method.leak import leaks
 from stages.core.method.trace_reward import may_earn, right_steps
@@ -22,7 +23,7 @@ def rewarding_config(run: Run, generation: int) -> Json:
     origin = next((ref.origin for ref in manifest.outputs if ref.origin), "") if manifest else ""
     if origin:
         try:
-            description = read_json(run.store.read(f"{origin}/run.json"), "run.json")
+            description = read_run_json(run.store.read(f"{origin}/run.json"), "run.json")
         except (NotStored, Damaged):
             return {}
     return dict(description.get("config", {}))

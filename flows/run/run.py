@@ -152,8 +152,8 @@ class Run:
     def read_table(self, place: int | str | Ref | None, name: str, schema: pa.Schema | None = None) -> pa.Table:
         """Return the table `name` of a generation (None: of `start/`), or the one that a reference or uri points to; verified."""
         ref = place if isinstance(place, str | Ref) else f"{folder_of(place)}/{name}.parquet"
-        uri = ref.uri if isinstance(ref, Ref) else ref
-        return decode_table(self.read_blob(ref), schema or SCHEMAS[name], uri)
+        ref = self.history.find(ref) if isinstance(ref, str) else ref
+        return decode_table(self.read_blob(ref), schema or SCHEMAS[name], ref.uri, rows=ref.rows)
 
     def write_adapter(self, adapter_id: str, files: Mapping[str, bytes]) -> list[Ref]:
         """Store the files of an adapter concurrently. Return a reference for each, in the order of their names."""

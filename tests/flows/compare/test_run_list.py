@@ -12,7 +12,7 @@ from flows.run.lease import hold
 from flows.run.run import Run
 from flows.store.errors import AccessRefused
 from flows.store.file_store import FileStore
-from tests.support import compared_runs
+from tests.support import compared_runs, malformed
 from tests.support.report_run import made
 
 
@@ -42,6 +42,17 @@ def test_each_run_says_how_far_it_has_come(store: FileStore) -> None:
     assert (scored.state, scored.newest, scored.done, scored.planned) == (RunState.STOPPED, 1, 2, 3)
     assert scored.settings["population.teachers"] == 2 and scored.share == 2 / 3
     assert broken.state == RunState.UNREADABLE and broken.fault.startswith("its run.json cannot be read: ")
+
+
+@pytest.mark.parametrize("part", malformed.RUN_JSON)
+def test_a_malformed_run_does_not_take_the_list_down(part: dict[str, object], tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    with hold(store, "good") as epoch:
+        Run(store, "good", epoch).describe({"generations": 3}, {}, {"started": 1.0})
+    store.create("odd/run.json", json.dumps({"schema": 1, "config": {"generations": 3}} | part).encode())
+    good, odd = RunList(store).entries()
+    assert (good.state, odd.state) == (RunState.STOPPED, RunState.UNREADABLE)
+    assert odd.fault.startswith("its run.json cannot be read: odd/run.json: ")
 
 
 def test_a_run_at_work_and_one_that_takes_an_old_name_are_seen_at_once(store: FileStore, tmp_path: Path) -> None:

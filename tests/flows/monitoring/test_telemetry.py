@@ -20,7 +20,7 @@ from flows.monitoring.status import status, stored_bytes
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.store.file_store import FileStore
-from tests.support import example_run
+from tests.support import example_run, malformed
 from tests.support.report_run import made
 
 SECONDS = {"propose": 2.1, "solve": 4.0, "update": 5.2, "verify": 1.2, "grade": 1.5}
@@ -170,6 +170,18 @@ def test_a_run_that_cannot_be_read_is_counted_and_the_others_are_there(store, tm
     (tmp_path / "bad" / "run.json").write_text("no json")
     with hold(FileStore(tmp_path), "good") as epoch:
         example_run.build(Run(FileStore(tmp_path), "good", epoch), 1)
+    with client(tmp_path) as pages:
+        text = pages.get("/metrics").text
+    assert values(text, "populora_unreadable_runs") == 1
+    assert values(text, "populora_generations_done", run="good") == 1
+
+
+@pytest.mark.parametrize("part", malformed.RUN_JSON)
+def test_a_malformed_run_is_counted_and_the_others_are_there(part, tmp_path):
+    store = FileStore(tmp_path)
+    with hold(store, "good") as epoch:
+        example_run.build(Run(store, "good", epoch), 1)
+    store.create("odd/run.json", json.dumps({"schema": 1, "config": {"generations": 3}} | part).encode())
     with client(tmp_path) as pages:
         text = pages.get("/metrics").text
     assert values(text, "populora_unreadable_runs") == 1

@@ -1,5 +1,6 @@
 """The forms offer what the store holds, and refuse what it does not."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from flows.run.lease import hold
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
 from flows.storage import open_store
-from tests.support import example_run
+from tests.support import example_run, malformed
 from tests.support.counted import CountingStore
 
 OFFERS = [
@@ -137,6 +138,13 @@ def test_what_the_store_holds_is_found(store: Path) -> None:
     assert catalogue.changed()
     assert {one.run_id: one.members for one in catalogue.offers()} == {"first": found.members, "second": ()}
     assert not catalogue.changed()
+
+
+@pytest.mark.parametrize("part", malformed.RUN_JSON)
+def test_a_malformed_run_is_not_offered(part: dict[str, object], store: Path) -> None:
+    (store / "odd").mkdir()
+    (store / "odd" / "run.json").write_text(json.dumps({"schema": 1, "config": {}, "clock": {}} | part))
+    assert [one.run_id for one in Catalogue(open_store(str(store))).offers()] == ["first"]
 
 
 def test_a_run_that_took_the_name_of_a_deleted_one_has_its_own_members(store: Path) -> None:

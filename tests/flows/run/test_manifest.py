@@ -339,3 +339,20 @@ def test_what_a_newer_version_wrote_is_a_clear_error(run: Run) -> None:
         run.manifest("solve", 0)
     with pytest.raises(Damaged, match="not a JSON object"):
         run.manifest("grade", 0)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("clock", []), ("counts", "x"), ("versions", None), ("clock", {"started": "x"}), ("clock", {"seconds": 1e99})],
+)
+def test_a_manifest_of_another_shape_is_damaged(run: Run, field: str, value: object) -> None:
+    whole = Manifest("smoke", 0, "match", "", (), (), {}, {}, {}).to_json()
+    run.store.create("smoke/generation=0000/match.json", json.dumps(whole | {field: value}).encode())
+    with pytest.raises(Damaged, match=f"missing or invalid field: {field}"):
+        run.manifest("match", 0)
+
+
+def test_json_that_is_nested_too_deeply_is_damaged(run: Run) -> None:
+    run.store.create("smoke/run.json", b'{"schema": 1, "config": ' + b"[" * 200_000)
+    with pytest.raises(Damaged, match="not a JSON object"):
+        run.history.description()

@@ -21,6 +21,8 @@ import pytest
 from flows.audit.conformance import conformance
 from flows.run.history import History
 from flows.storage import (
+    ROOM,
+    ROOM_PER_ROW,
     AccessRefused,
     Damaged,
     NotStored,
@@ -265,6 +267,35 @@ def test_tables_that_are_not_what_they_should_be_are_refused() -> None:
     pq.write_table(tables.METRICS.empty_table().replace_schema_metadata({"table": "metrics", "schema": "2"}), sink)
     with pytest.raises(StoreRefused, match="newer than this version reads"):
         decode_table(sink.getvalue().to_pybytes(), tables.METRICS, "x.parquet")
+
+
+def test_a_table_whose_version_is_no_number_is_damaged() -> None:
+    sink = pa.BufferOutputStream()
+    pq.write_table(tables.METRICS.empty_table().replace_schema_metadata({"table": "metrics", "schema": "x"}), sink)
+    with pytest.raises(Damaged, match=r"x\.parquet: its table schema is b'x', which is not a number"):
+        decode_table(sink.getvalue().to_pybytes(), tables.METRICS, "x.parquet")
+
+
+def test_a_table_that_would_fill_the_memory_is_refused_by_its_footer() -> None:
+    """What is compared is in the last bytes of the file: nothing of these tables is decoded."""
+    long = pa.table({"text": ["x" * (ROOM + 2 * ROOM_PER_ROW)]})
+    sink = pa.BufferOutputStream()
+    pq.write_table(long, sink, compression="zstd", use_dictionary=False)
+    assert sink.tell() < 10_000
+    with pytest.raises(Damaged, match="bytes of memory, which no stage writes in 1 rows"):
+        decode_table(sink.getvalue().to_pybytes(), long.schema, "x.parquet")
+    many = encode_table(pa.table({"number": pa.repeat(7, 1_000_000)}))
+    assert len(many) < 30_000
+    with pytest.raises(Damaged, match="its manifest states 3 rows, it has 1000000"):
+        decode_table(many, pa.schema({"number": pa.int64()}), "x.parquet", rows=3)
+
+
+def test_a_completion_of_a_hundred_thousand_tokens_in_each_row_is_read() -> None:
+    tokens = 100_000
+    row = _row(tables.ROLLOUTS, 0) | {"completion_ids": list(range(tokens)), "logprobs": [0.5 + n for n in range(tokens)]}
+    row |= {"text": "word " * tokens}
+    data = encode_table(tables.table([row] * 20, tables.ROLLOUTS))
+    assert decode_table(data, tables.ROLLOUTS, rows=20).num_rows == 20
 
 
 def test_errors_carry_their_exit_codes() -> None:
