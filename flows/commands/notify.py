@@ -1,12 +1,11 @@
 """`populora notify`: e-mail, Slack or a webhook about crashes, ends and alarms of runs."""
 
-import os
-import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.commands.arguments import Add
+from flows.commands.secret_address import read_address
 from flows.config import ConfigError
 from flows.program import program
 
@@ -85,16 +84,9 @@ def _print_tested(found: dict[str, dict[str, str]], name: str) -> int:
 
 def _secret(arguments: Namespace) -> str:
     """Return the address. It is never an argument: other users of the machine see those."""
-    if arguments.url_from_stdin:
-        address = sys.stdin.readline()
-    elif arguments.url_from_env:
-        address = os.environ.get(arguments.url_from_env, "")
-    else:
+    if not (arguments.url_from_stdin or arguments.url_from_env):
         raise ConfigError(f"{arguments.what}: give the address with --url-from-env NAME or --url-from-stdin")
-    if not address.strip():
-        where = "standard input" if arguments.url_from_stdin else f"the variable {arguments.url_from_env}"
-        raise ConfigError(f"{arguments.what}: {where} holds no address")
-    return address.strip()
+    return read_address(arguments.what, None if arguments.url_from_stdin else arguments.url_from_env)
 
 
 def _events(text: str) -> list[str]:

@@ -9,6 +9,12 @@ def without_secrets(address: str) -> str:
     return f"{scheme}://{place}" if "://" in address else address
 
 
+def has_password(address: str) -> bool:
+    """Return whether an address has a password, in its user info or its query."""
+    _, _, password, _, query = _parts(address)
+    return "://" in address and bool(password or "password" in query.lower())
+
+
 def hidden(text: str, address: str) -> str:
     """Return a text, such as a library's error, in which `***` stands for each secret of the address."""
     _, user, password, _, query = _parts(address)

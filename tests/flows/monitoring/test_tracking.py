@@ -1,5 +1,6 @@
 """`populora track` for real: what TensorBoard, MLflow and Weights & Biases then hold equals the tables, once, and goes on."""
 
+import io
 import json
 import struct
 import threading
@@ -172,7 +173,8 @@ class Counting:
 def test_a_destination_is_asked_once_and_its_password_is_not_printed(store, monkeypatch, capsys):
     monkeypatch.setitem(SINKS, "counting", Counting)
     to = "counting:postgresql://user:se/cr@et@host:5432/db?password=secret"
-    assert main(["track", "run", "--store", str(store), "--to", to]) == 0
+    monkeypatch.setenv("TRACKER", to)
+    assert main(["track", "run", "--store", str(store), "--to-from-env", "TRACKER"]) == 0
     shown = "counting:postgresql://host:5432/db"
     assert capsys.readouterr().out.splitlines() == [
         f"generation 0 sent to {shown}",
@@ -180,8 +182,22 @@ def test_a_destination_is_asked_once_and_its_password_is_not_printed(store, monk
         f"2 generations sent to {shown}",
     ]
     assert Counting.asked == 1
-    assert main(["track", "run", "--store", str(store), "--to", to.removeprefix("counting:")]) == 2
+    monkeypatch.setenv("TRACKER", to.removeprefix("counting:"))
+    assert main(["track", "run", "--store", str(store), "--to-from-env", "TRACKER"]) == 2
     assert "populora: --to 'postgresql://host:5432/db': give one of" in capsys.readouterr().err
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{to}\n"))
+    assert main(["track", "run", "--store", str(store), "--to-from-stdin"]) == 0
+    assert capsys.readouterr().out.endswith(f" generations sent to {shown}\n")
+
+
+@pytest.mark.parametrize("secret", ["mlflow:postgresql://user:pass@host/db", "mlflow:postgresql://host/db?password=pass"])
+def test_a_password_among_the_arguments_is_refused_in_one_line(secret, store, capsys):
+    assert main(["track", "run", "--store", str(store), "--to", secret]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("populora: --to mlflow:postgresql://host/db: other users of this machine see a password")
+    assert said.endswith("give the whole address with --to-from-env NAME or --to-from-stdin\n") and said.count("\n") == 1
+    assert main(["track", "run", "--store", str(store), "--to-from-env", "NO_SUCH"]) == 2
+    assert "track: the variable NO_SUCH holds no address" in capsys.readouterr().err
 
 
 class Tracker(BaseHTTPRequestHandler):
