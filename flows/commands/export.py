@@ -16,10 +16,12 @@ def add(command: Add) -> None:
     parser = command(
         "export", "Write an adapter as a PEFT folder or merged model, a run's tasks, or its pages as a static site.", export
     )
-    complete(parser.add_argument("run", metavar="RUN"), complete_runs)
-    parser.add_argument("adapter", metavar="ADAPTER", nargs="?", help="id of the adapter")
-    parser.add_argument("folder", metavar="DIR", type=Path, nargs="?")
+    complete(parser.add_argument("run", metavar="RUN", help="id of the run"), complete_runs)
+    parser.add_argument("adapter", metavar="ADAPTER", nargs="?", help="id of the adapter; `populora inspect RUN` lists them")
+    parser.add_argument("folder", metavar="DIR", type=Path, nargs="?", help="folder to write; it must be new or empty")
     parser.add_argument("--merge", action="store_true", help="a merged model instead of a PEFT folder")
+    summary = "number format of a merged model (default: the wider of the run's model.dtype and the checkpoint's)"
+    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help=summary)
     parser.add_argument("--tasks", type=Path, metavar="DIR", help="the run's valid, deduplicated tasks as Parquet")
     parser.add_argument("--site", type=Path, metavar="DIR", help="the run's pages in the artifact browser, as a static site")
     summary = f"largest artifact that the site holds for download, in MB (default: {LARGEST_MB:g}; 0: none)"
@@ -47,7 +49,7 @@ def export(arguments: Namespace) -> int:
         return 0
     from flows.export.adapter import export_adapter
 
-    print(export_adapter(found, arguments.adapter, arguments.folder, arguments.merge))
+    print(export_adapter(found, arguments.adapter, arguments.folder, arguments.merge, dtype=arguments.dtype or ""))
     return 0
 
 
@@ -58,5 +60,7 @@ def _check_one_form(arguments: Namespace) -> None:
         raise ConfigError("export: give one of RUN ADAPTER DIR, RUN --tasks DIR, and RUN --site DIR")
     if arguments.merge and not adapter:
         raise ConfigError("export: --merge needs an ADAPTER and a DIR")
+    if arguments.dtype and not arguments.merge:
+        raise ConfigError("export: --dtype needs --merge")
     if arguments.files_up_to is not None and arguments.site is None:
         raise ConfigError("export: --files-up-to needs --site")

@@ -21,16 +21,25 @@ from stages.core.lora.adapter import Weights
 from stages.core.lora.adapter_files import CONFIG_FILE, WEIGHTS_FILE
 
 CARD_FILE = "README.md"
+KEPT_ENOUGH = 0.9
+"""Share of an adapter's change below which a merge warns that rounding lost the rest."""
 PEFT_FOLDER = "The LoRA adapter {} in PEFT's format."
 
 
 def export_adapter(
-    run: Run, adapter_id: str, folder: Path, merge: bool, base: BaseModel | None = None, loaded_as: str = ""
+    run: Run,
+    adapter_id: str,
+    folder: Path,
+    merge: bool,
+    base: BaseModel | None = None,
+    loaded_as: str = "",
+    dtype: str = "",
 ) -> str:
-    """Write the folder and return a one-line summary. Raises StoreRefused if the adapter is unknown or the folder exists.
+    """Write the folder and return a summary. Raises StoreRefused if the adapter is unknown or the folder exists.
 
     `base` is what the card says about the base model, by default what the run's configuration says; `loaded_as` is the name by
-    which the card loads the adapter, by default the folder's.
+    which the card loads the adapter, by default the folder's. `dtype` is the number format of a merged model, by default the
+    wider of the run's and the checkpoint's. A second line warns if rounding to it loses more than a tenth of the change.
     """
     config = described(run)["config"]
     base = base or base_of(config["model"])
@@ -45,12 +54,17 @@ def export_adapter(
     with whole_folder(folder) as unfinished:
         backend = Backend(parse(config))
         check_base(run, config["model"]["name"], backend.model_digest(), BRING_BACK)
-        kept = merge_into(backend.model_path, weights, adapter["lora_alpha"] / adapter["r"], unfinished)
-        rounding = f"rounding to the precision of the base kept {kept:.1%} of its change"
+        scale = adapter["lora_alpha"] / adapter["r"]
+        kept, written = merge_into(backend.model_path, weights, scale, unfinished, dtype, config["model"]["dtype"])
+        rounding = f"rounding to {written} kept {kept:.1%} of its change"
         what = f"The adapter {code(adapter_id)}, merged into its base model; {rounding}."
         subject = Subject(adapter_id, files, adapter, base, loaded_as or folder.name, what, merged=True)
         (unfinished / CARD_FILE).write_text(model_card(run, described(run), subject), encoding="utf-8")
-    return f"wrote      {folder}: adapter {adapter_id} merged into its base model, {rounding}; described in its {CARD_FILE}"
+    line = f"wrote      {folder}: adapter {adapter_id} merged into its base model, {rounding}; described in its {CARD_FILE}"
+    if kept >= KEPT_ENOUGH:
+        return line
+    lost = f"warning    {written} is too coarse for this adapter: {1 - kept:.0%} of what it learned is not in {folder}"
+    return f"{line}\n{lost}; --dtype float32 keeps all of it"
 
 
 def peft_card(run: Run, adapter_id: str, base: BaseModel, loaded_as: str) -> str:
@@ -83,26 +97,33 @@ def published_config(adapter: Mapping[str, Any], base: BaseModel) -> bytes:
     return (json.dumps({**adapter, "base_model_name_or_path": base.name}, indent=2, sort_keys=True) + "\n").encode()
 
 
-def merge_into(base: str, weights: Weights, scale: float, folder: Path) -> float:
-    """Write the base model with W + scale B A for every adapted W, in the checkpoint's own dtype, and its tokenizer.
+def merge_into(base: str, weights: Weights, scale: float, folder: Path, dtype: str = "", trained: str = "") -> tuple[float, str]:
+    """Write the base model with W + scale B A for every adapted W, and its tokenizer. Return the share kept and the format.
 
-    Sums are made in float32. Returns the share of the change that survives rounding: 1 - |W' - W - scale B A| / |scale B A|,
-    over all matrices. Early in training, an adapter's change is below the resolution of bfloat16 weights.
+    `dtype` is the number format, by default the wider of the checkpoint's and `trained`, the run's. Sums are made in float32.
+    The share is that of the change which survives rounding: 1 - |W' - W - scale B A| / |scale B A|, over all matrices, at least
+    0. Early in training, an adapter's change is below the resolution of bfloat16 weights.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model = AutoModelForCausalLM.from_pretrained(base, dtype="auto")
+    found = model.dtype
+    wanted = getattr(torch, dtype) if dtype else torch.promote_types(found, getattr(torch, trained) if trained else found)
     lost, moved = 0.0, 0.0
     with torch.no_grad():
         for name in (name for name in weights if name.endswith(".lora_A.weight")):
             path = name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
             weight = model.get_submodule(path).weight
             A_RI, B_OR = (torch.from_numpy(weights[key]) for key in (name, name.replace("lora_A", "lora_B")))
-            wanted_OI = weight.float() + scale * B_OR @ A_RI
-            moved += float((wanted_OI - weight.float()).square().sum())
-            weight.copy_(wanted_OI)
-            lost += float((wanted_OI - weight.float()).square().sum())
-    model.save_pretrained(folder)
+            exact_OI = weight.float() + scale * B_OR @ A_RI
+            rounded_OI = exact_OI.to(wanted)
+            moved += float((exact_OI - weight.float()).square().sum())
+            lost += float((exact_OI - rounded_OI.float()).square().sum())
+            weight.data = rounded_OI
+    model.to(wanted).save_pretrained(folder)
     AutoTokenizer.from_pretrained(base).save_pretrained(folder)
-    return 1 - (lost / moved) ** 0.5 if moved else 1.0
+    readable = (folder / "config.json").stat().st_mode  # as the umask has it; safetensors writes for the owner alone
+    for file in folder.iterdir():
+        file.chmod(readable)
+    return (max(0.0, 1 - (lost / moved) ** 0.5) if moved else 1.0), str(wanted).removeprefix("torch.")

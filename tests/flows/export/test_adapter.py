@@ -1,6 +1,7 @@
 """Exported adapters load in PEFT and transformers with the logits that training saw; merged models in transformers."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,12 +13,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 
 from flows.backend import Backend
 from flows.config import ConfigError, RunConfig, dump
-from flows.export.adapter import export_adapter
+from flows.export.adapter import export_adapter, merge_into
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.storage import StoreRefused
 from flows.store.file_store import FileStore
-from stages.core.lora.adapter import Adapter
+from stages.core.lora.adapter import Adapter, Weights
 from stages.core.lora.adapter_files import adapter_bytes
 from stages.core.seed_model import seed_tokenizer
 from stages.core.training.grouped_lora import attach
@@ -129,9 +130,41 @@ def test_nothing_is_overwritten_and_unknown_adapters_are_named(run: Run, tmp_pat
     assert not (tmp_path / "new").exists()
 
 
-def test_small_changes_that_bfloat16_cannot_hold_are_reported(base: Path, tmp_path: Path) -> None:
-    from flows.export.adapter import merge_into
-
+@pytest.fixture
+def tiny_change(base: Path) -> dict[str, np.ndarray]:
+    """Weights of an adapter whose change is below the resolution of bfloat16."""
     lora = attach(AutoModelForCausalLM.from_pretrained(base), TARGETS, 2, 4, 1)
-    tiny_change = {name: (array * 1e-3).astype(np.float32) for name, array in random_weights(lora, 3).items()}
-    assert merge_into(str(base), tiny_change, 2.0, tmp_path) < 0.5
+    return {name: (array * 1e-3).astype(np.float32) for name, array in random_weights(lora, 3).items()}
+
+
+def test_small_changes_that_bfloat16_cannot_hold_are_reported(base: Path, tmp_path: Path, tiny_change: Weights) -> None:
+    kept, written = merge_into(str(base), tiny_change, 2.0, tmp_path)
+    assert kept < 0.5 and written == "bfloat16"
+
+
+def test_a_merged_model_in_float32_keeps_every_change(base: Path, tmp_path: Path, tiny_change: Weights) -> None:
+    for given in ({"dtype": "float32"}, {"trained": "float32"}):
+        folder = tmp_path / next(iter(given))
+        kept, written = merge_into(str(base), tiny_change, 2.0, folder, **given)
+        assert kept > 0.99 and written == "float32"
+        assert AutoModelForCausalLM.from_pretrained(folder).dtype == torch.float32
+    assert merge_into(str(base), tiny_change, 2.0, tmp_path / "half", "float16", "float32")[1] == "float16"
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "half").dtype == torch.float16
+
+
+def test_a_merge_that_loses_most_of_the_change_warns_and_names_the_option(run: Run, tmp_path: Path, tiny_change: Weights) -> None:
+    write_small = run.write_adapter("s1-start", adapter_bytes(Adapter(tiny_change, {}, 0), "tiny", 4))
+    run.commit("propose", 0, [], write_small)
+    _, warning = export_adapter(run, "s1-start", tmp_path / "coarse", merge=True).split("\n")
+    assert warning.startswith("warning    bfloat16 is too coarse") and warning.endswith("; --dtype float32 keeps all of it")
+    assert "\n" not in export_adapter(run, "s1-start", tmp_path / "fine", merge=True, dtype="float32")
+    assert "rounding to float32 kept 100.0% of its change" in (tmp_path / "fine" / "README.md").read_text()
+
+
+def test_files_of_a_merged_model_have_the_permissions_of_the_umask(base: Path, tmp_path: Path, tiny_change: Weights) -> None:
+    before = os.umask(0o027)
+    try:
+        merge_into(str(base), tiny_change, 2.0, tmp_path / "out")
+    finally:
+        os.umask(before)
+    assert {file.stat().st_mode & 0o777 for file in (tmp_path / "out").iterdir()} == {0o640}
