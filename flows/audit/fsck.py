@@ -96,6 +96,8 @@ def audit(run: Run, folders: Sequence[Path] = ()) -> Audit:
     Functions that the run chose are loaded from `folders`, and where flows.trust says so.
     """
     survey = survey_of(run)
+    if holds := _other_run(survey):
+        return Audit([Finding("run.json", f"this folder holds run {holds}: name it {holds} again")], len(survey.manifests), 0, 0)
     description = _description(survey, "")
     for uri, problem in run.history.unreadable_tombstones().items():
         survey.report(uri, f"{problem}; what it names may be retired or lost: put the file back from a copy", False)
@@ -116,6 +118,12 @@ def audit(run: Run, folders: Sequence[Path] = ()) -> Audit:
     ]
     unchecked = dict.fromkeys(reason for one in functions.values() if one is not None for reason in one.unchecked)
     return Audit(findings, len(survey.manifests), len(survey.hashed), sum(survey.hashed.values()), tuple(unchecked))
+
+
+def _other_run(survey: RunScan) -> str:
+    """Return the run whose manifests a renamed folder holds, all of them; empty if they are this run's or differ."""
+    names = {manifest.run for manifest in survey.manifests.values()}
+    return names.pop() if len(names) == 1 and survey.run.run_id not in names else ""
 
 
 def _usable(run: Run, damaged: list[str], before: int | None) -> int | None:

@@ -23,14 +23,14 @@ def add(command: Add) -> None:
 def fork(arguments: Namespace) -> int:
     """Write the new run and print the command that starts it."""
     from flows.benchmarks.members import config_of
-    from flows.execution.session import clock, versions
+    from flows.execution.session import checked_versions, clock, versions
     from flows.run.fork import fork as make
     from flows.run.history import placement_of
     from flows.trust import refusals, remember
 
     parent = open_run(arguments.store, arguments.run)
-    known = partial(versions, known=parent.history.description())
     trusted = not refusals(config_of(parent), parent)
+    known = partial(checked_versions if trusted else versions, known=parent.history.description())
     made = make(parent, arguments.run_id, arguments.generation, arguments.set, known, clock(), arguments.stage)
     remember(config_of(made), made, None if trusted else arguments.set)
     where = f"{arguments.stage} of generation" if arguments.stage else "generation"

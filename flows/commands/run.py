@@ -99,6 +99,9 @@ def run(arguments: Namespace) -> int:
     processes()  # a wrong variable is reported before anything starts
     elsewhere = bool(places.keys() & {"gpu", "ray"})
     if arguments.dry_run:
+        from flows.backend import Backend
+
+        Backend(config).check_names()
         folder = None if elsewhere else local_folder(config.model.name)
         if description is not None:  # its lengths and style were checked when it began
             check_same_settings(run_id, description, settled(pinned(config, description), description))
@@ -131,10 +134,13 @@ def run(arguments: Namespace) -> int:
     follow = program("watch", run_id, *store_option(arguments.store))
     early = nullcontext(lambda: None) if idle else early_worker(config, prepare=not places)
     with early as check_reachable, command_server() as server_answers:
+        from flows.backend import Backend
         from flows.execution.pools import Placement
         from flows.report.report import report as write_report
         from flows.train import train
 
+        if not idle:
+            Backend(config).check_names()  # while the worker and the server start
         check_reachable()
         server_answers()
         say(f"run        {run_id}: {config.generations} generations, to {store}/{run_id}; follow it: {follow}")

@@ -363,6 +363,12 @@ def versions(config: RunConfig, known: Mapping[str, Any] | None = None) -> dict[
     )
 
 
+def checked_versions(config: RunConfig, known: Mapping[str, Any] | None = None) -> dict[str, object]:
+    """Return `versions` of a configuration all of whose names and functions exist. Raises ConfigError for one that does not."""
+    Backend(config).check_names()
+    return versions(config, known)
+
+
 def prompts(config: RunConfig) -> dict[str, str]:
     """Return a digest of the prompt style's source; none for compact and trace, whose wording is a seed model's training data."""
     style = config.model.style

@@ -25,7 +25,7 @@ from flows.benchmarks.suite_data import listed_suites, suite_names
 from flows.config import ConfigError
 from flows.execution import orphan_guard
 from flows.execution.pools import HERE, Placement, check_pools
-from flows.execution.session import clock, versions
+from flows.execution.session import checked_versions, clock
 from flows.form_links import ADAPTER, generation_number
 from flows.generation import RETRIES
 from flows.prefect_ops.comparison_note import comparison_note
@@ -231,7 +231,7 @@ def _forked(
     places = placement.named() or placement_of(description)
     check_pools(places)  # before the fork is made
     where = clock() | ({PLACEMENT: places} if places else {})
-    made = make_fork(parent, new_run_id, generation, settings, partial(versions, known=description), where, stage)
+    made = make_fork(parent, new_run_id, generation, settings, partial(checked_versions, known=description), where, stage)
     if go_on:
         changed = made.history.description()
         assert changed is not None

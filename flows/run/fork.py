@@ -79,8 +79,9 @@ def fork(
     """Create run `run_id`, equal to `parent` up to and including `generation` (-1: its start), with `settings` changed after it.
 
     With `stage`, the two part inside the generation: its stages before `stage` are shared, the others are computed again.
-    `versions` supplies what run.json records for the fork's own configuration. `populora run` trains the fork further. Call this
-    again after a crash to complete the fork. Raises StoreRefused or ConfigError.
+    `versions` supplies what run.json records for the fork's own configuration, and may refuse it before anything is written.
+    `populora run` trains the fork further. Call this again after a crash to complete the fork. Raises StoreRefused or
+    ConfigError.
     """
     at = point(generation, stage)
     store = parent.store
@@ -101,13 +102,14 @@ def fork(
     inherited: dict[str, Any] = {KEPT_OUT: list(kept_out(description))}  # what is shared keeps those out
     if at.place > place_of(0, STAGE_NAMES[0]) and leak_of(description) > config.experiment.leak:
         inherited |= recorded(leak_of(description), parent.run_id)
+    recorded_versions = dict(versions(config))
     _check_free(Run(store, run_id), origin, config)  # a refused fork leaves no mark in the run that has the id
     with hold(store, run_id) as epoch:
         made = Run(store, run_id, epoch)
         _check_free(made, origin, config)
         _pin(parent, run_id, at)
         where = {PLACEMENT: found} if (found := placement_of(description)) else {}
-        made.describe(dump(config), dict(versions(config)) | inherited | {"forked_from": origin}, where | dict(clock))
+        made.describe(dump(config), recorded_versions | inherited | {"forked_from": origin}, where | dict(clock))
         for manifest in _up_to(parent, at):
             _copy(made, manifest, parent.run_id)
     return made

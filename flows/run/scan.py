@@ -92,7 +92,9 @@ def _check_identity(scan: RunScan, uri: str, manifest: Manifest, description: Js
     benchmark = uri.startswith("benchmarks/")
     fits = stage in (*STAGE_NAMES, "start") and (benchmark or manifest_uri(stage, manifest.generation, part or None) == uri)
     if not fits or manifest.run != scan.run.run_id:
-        scan.report(uri, f"its content is {manifest.stage} of generation {manifest.generation} of run {manifest.run}")
+        what = "the start" if manifest.stage == "start" else manifest.stage
+        of = "" if manifest.generation is None else f" of generation {manifest.generation}"
+        scan.report(uri, f"its content is {what}{of} of run {manifest.run}")
     if not (is_part and fits and description):
         return
     like = chained_with(stage, off_policy_steps(description))

@@ -10,6 +10,7 @@ import pytest
 from flows.audit.fsck import fsck
 from flows.backend import Backend
 from flows.choices import choose, sources
+from flows.cli import main
 from flows.config import PROJECT, ConfigError, RunConfig, dump, load
 from flows.execution.run_stage import Spec, execute
 from flows.execution.session import check_resumable
@@ -108,6 +109,19 @@ def test_a_fork_records_its_own_files(run: Run, file: Path, tmp_path: Path) -> N
     file.unlink()  # the parent's own is not the fork's affair any more
     again = fork(run, "other", -1, [f"reward.rule={other}:rule"], lambda config: {"choices": sources(config)}, {})
     assert again.run_id == "other"
+
+
+@pytest.mark.parametrize(
+    "setting", ["reward.rule=mine", "learning.estimator=rloo", 'reward.gates=["nope"]', "population.matchmaker=x"]
+)
+def test_a_fork_with_a_name_that_does_not_exist_is_not_made(
+    run: Run, setting: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["fork", "smoke", "--generation", "-1", "--run-id", "never", "--set", setting, "--store", run.store.url]
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"populora: {setting.partition('=')[0]}: '") and said.count("\n") == 1
+    assert "never" not in run.store.folders("")
 
 
 def test_an_unknown_name_is_followed_by_the_known_ones_and_the_nearest() -> None:

@@ -90,6 +90,12 @@ def test_what_is_damaged_is_one_line_that_says_who_knows_more(
         (["simulate", "--runs", "0"], "--runs 0: give 1 or more"),
         (["run", "--dry-run", "--set", "benchmark.suite=nosuch"], "benchmark.suite: 'nosuch' is not one of"),
         (["run", "--dry-run", "--set", 'benchmark.suites=["probe-dev"]'], "set benchmark.suite=probe-dev"),
+        (["run", "--dry-run", "--set", "reward.rule=mine"], "reward.rule: 'mine' is not one of"),
+        (["run", "--dry-run", "--set", "reward.rule=my.py:f"], "reward.rule: "),
+        (["run", "--dry-run", "--set", "learning.estimator=rloo"], "learning.estimator: 'rloo' is not one of"),
+        (["run", "--dry-run", "--set", "population.matchmaker=best"], "population.matchmaker: 'best' is not one of"),
+        (["run", "--dry-run", "--set", 'reward.gates=["nope"]'], "reward.gates: 'nope' is not one of"),
+        (["experiment", "FOLDER/nonsense.toml", "--dry-run"], "reward.rule: 'nonsense' is not one of"),
         (["run", "--dry-run", "--store", ""], "store '': give a folder"),
         (["run", "--dry-run", "--store", "/dev/null"], "'/dev/null' is a file; give a folder"),
         (["run", "--dry-run", "--store", "a" * 300], "File name too long"),
@@ -122,6 +128,10 @@ def test_a_request_that_means_nothing_is_refused(
 ) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "typo.toml").write_text("generations = 10\nseed = 1\nfoo = 1\n")
+    rules = ("populora", "nonsense")
+    arms = "".join(f'[[arms]]\nname = "{rule}"\nconfig = "chaos"\nsettings = {{ reward.rule = "{rule}" }}\n' for rule in rules)
+    primary = 'primary = { contrast = ["populora", "nonsense"], budget = "generated_tokens" }'
+    (tmp_path / "nonsense.toml").write_text(f'name = "n"\nquestion = "?"\nseeds = [0]\n{primary}\n{arms}')
     places = {"FILE": str(tmp_path / "file"), "FOLDER": str(tmp_path)}
     given = words
     for name, place in places.items():

@@ -30,7 +30,7 @@ def clones(arguments: Namespace) -> int:
     """Make and train the forks that are missing, then print and write the comparison."""
     from flows.benchmarks.members import config_of
     from flows.execution.preflight import processes
-    from flows.execution.session import clock, versions
+    from flows.execution.session import checked_versions, clock
     from flows.experiments.clones import ClonePair, clone_events, clone_fork, clone_pairs
     from flows.experiments.clones_text import pairs_text, write_pairs
     from flows.prefect_ops.command_server import command_server
@@ -56,7 +56,7 @@ def clones(arguments: Namespace) -> int:
 
         server_answers()
         for event in events:
-            known = partial(versions, known=event.run.history.description())
+            known = partial(checked_versions, known=event.run.history.description())
             try:
                 made = clone_fork(event, ages, known, clock())
             except StoreRefused as error:

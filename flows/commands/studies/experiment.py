@@ -1,6 +1,7 @@
 """`populora experiment FILE`: run or resume arms times seeds, and compare them."""
 
 from argparse import Namespace
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 
@@ -34,6 +35,7 @@ def experiment(arguments: Namespace) -> int:
     described = read(arguments.file)
     runs, store = planned(described), absolute(arguments.store)
     if arguments.dry_run:
+        _check_names(planned.config for planned in runs)
         print(plan_text(described, runs, open_store(store)))
         return 0
     if not arguments.only_compare:
@@ -48,6 +50,18 @@ def experiment(arguments: Namespace) -> int:
         written = conduct(str(arguments.file.absolute()), store, out, arguments.only_compare)
     print(f"primary    {written['primary']}\ncomparison {written['page']}\ntables     {Path(written['page']).with_suffix('')}")
     return 0
+
+
+def _check_names(configs: Iterable[RunConfig]) -> None:
+    """Fails for a name or function that does not exist. Runs of an arm differ in their seed alone."""
+    from flows.backend import Backend
+
+    checked: set[str] = set()
+    for config in configs:
+        named = config.model_copy(update={"seed": 0}).model_dump_json()
+        if named not in checked:
+            Backend(config).check_names()
+            checked.add(named)
 
 
 def _check_reachable(config: RunConfig) -> None:

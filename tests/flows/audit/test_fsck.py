@@ -57,6 +57,19 @@ def path(tmp_path: Path, uri: str) -> Path:
     return tmp_path / "smoke" / uri
 
 
+def test_a_renamed_copy_is_one_line_that_names_the_run(run: Run, tmp_path: Path) -> None:
+    shutil.copytree(tmp_path / "smoke", tmp_path / "renamed")
+    copy = audit(Run(run.store, "renamed"))
+    assert [str(one) for one in copy.findings] == ["run.json: this folder holds run smoke: name it smoke again"]
+    assert not (tmp_path / "renamed" / ".damaged").exists()
+
+
+def test_a_start_of_another_run_is_called_so(run: Run, tmp_path: Path) -> None:
+    start = path(tmp_path, "start/start.json")
+    start.write_text(start.read_text().replace('"run": "smoke"', '"run": "another"'))
+    assert found(run)["start/start.json"] == "its content is the start of run another"
+
+
 ARTIFACTS = [
     *(f"generation=0001/{name}.parquet" for name in tables.GENERATION_TABLES),
     "start/seeds.parquet",
