@@ -21,7 +21,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from flows.program import program
-from stages.core.sandbox.daemon import unsuited
+from stages.core.sandbox.daemon import unreachable, unsuited
 from stages.core.sandbox.protocol import IMAGE as SANDBOX_IMAGE
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -221,14 +221,14 @@ def _docker(seconds: float = 8) -> Iterator[MachineCheck]:
     try:
         client = docker.from_env(timeout=seconds)
     except docker.errors.DockerException as error:
-        yield MachineCheck("Docker", False, f"the daemon does not answer: {_first_line(error)}", _docker_mend())
+        yield MachineCheck("Docker", False, f"the daemon does not answer ({unreachable(error)})", _docker_mend())
         return
     try:
         version = client.version()
         yield MachineCheck("Docker", True, f"engine {version['Version']}, API {version['ApiVersion']}, {client.info()['OSType']}")
         yield from _image(client)
     except (docker.errors.DockerException, OSError) as error:
-        yield MachineCheck("Docker", False, f"the daemon does not answer: {_first_line(error)}", _docker_mend())
+        yield MachineCheck("Docker", False, f"the daemon does not answer ({unreachable(error)})", _docker_mend())
     finally:
         client.close()
 

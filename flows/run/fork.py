@@ -29,6 +29,9 @@ from stages.core.population import population_after
 FIXED = ("mode", "model.", "population.teachers", "population.students", "seeding.", "learning.off_policy_steps")
 """Settings that produced the shared artifacts and that later generations rely on."""
 
+FROM_ADAPTERS = ("mode", "model.", "population.")
+"""Those of them that a new run can change and still begin with what this one learned: from an exported adapter."""
+
 CUT = ("learning.frozen", "learning.skip_zero_groups")
 """Settings that chose the samples of the parts into which `reward` cuts an update."""
 
@@ -145,7 +148,8 @@ def _changed(config: RunConfig, settings: Iterable[str], at: Point) -> RunConfig
         check_operators(changed)
     _check_shared(dump(config), dump(changed), at)
     if changed.generations <= at.whole + 1:
-        raise ConfigError(f"generations: {changed.generations} leaves nothing to do after generation {at.whole}")
+        more = "" if "generations" in chosen else "; add --set generations=N"
+        raise ConfigError(f"generations: {changed.generations} leaves nothing to do after generation {at.whole}{more}")
     return changed
 
 
@@ -164,7 +168,8 @@ def _check_shared(before: dict[str, Any], after: dict[str, Any], at: Point) -> N
         if key == "engine.temperature" and before["learning"]["off_policy_steps"] and at.whole >= 0:
             raise ConfigError(f"{key}: off-policy, a fork's first update trains on shared samples; start a new run instead")
         if key.startswith(FIXED):
-            raise ConfigError(f"{key}: a fork shares artifacts that were made with the old value; start a new run instead")
+            how = " (docs/sharing.md#continue-from-a-runs-adapters)" if key.startswith(FROM_ADAPTERS) else ""
+            raise ConfigError(f"{key}: a fork shares artifacts that were made with the old value; start a new run instead{how}")
         for names, stage in inside.items():
             if key.startswith(names):
                 raise ConfigError(

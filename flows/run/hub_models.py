@@ -7,6 +7,7 @@ git's sha1 of a small one. Without a connection, the hub's cache on this machine
 """
 
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatch
@@ -37,7 +38,8 @@ def local_folder(name: str) -> Path | None:
             f"model.name: {name} is a {what}; give the folder of a Hugging Face checkpoint (safetensors) or a hub name"
         )
     if name.count("/") != 1 or name.startswith((".", "/")):
-        raise ModelMissing(f"model.name: folder {name} does not exist")
+        start = "" if Path(name).is_absolute() else "; a relative path starts at the project's folder"
+        raise ModelMissing(f"model.name: folder {os.path.normpath(folder)} does not exist{start}")
     return None
 
 

@@ -84,7 +84,10 @@ def test_what_is_damaged_is_one_line_that_says_who_knows_more(
         (["run", "--dry-run", "--detach"], "--dry-run cannot be combined with --detach"),
         (["run", "--dry-run", "--set", 'benchmark.suites=["nosuch"]'], "nosuch"),
         (["run", "--dry-run", "--store", "FILE"], "FILE' is a file; give a folder"),
-        (["run", "--dry-run", "--set", "model.name=./nowhere"], "model.name: folder ./nowhere does not exist"),
+        (
+            ["run", "--dry-run", "--set", "model.name=./nowhere"],
+            f"model.name: folder {PROJECT}/nowhere does not exist; a relative path starts at the project's folder",
+        ),
         (["benchmark", "--model", "m", "--suite", "cruxeval", "--attempts", "-5"], "--attempts -5: give 0 or more"),
         (["benchmark", "--model", "m", "--suite", "cruxeval", "--max-new-tokens", "-5"], "--max-new-tokens -5: give 0 or more"),
         (["simulate", "--runs", "0"], "--runs 0: give 1 or more"),

@@ -17,7 +17,7 @@ import docker.errors
 import docker.types
 import requests
 
-from stages.core.sandbox.daemon import unsuited
+from stages.core.sandbox.daemon import START, unreachable, unsuited
 from stages.core.sandbox.link import SANDBOX_FOLDER, RunLimits, missing_walls
 from stages.core.sandbox.pool import Pool
 from stages.core.sandbox.protocol import IMAGE, SandboxUnavailable
@@ -55,7 +55,7 @@ class DockerSandbox(Pool):
         except docker.errors.ImageNotFound as error:
             raise SandboxUnavailable(f"image {image} is missing. Build it with {_mending(image)}") from error
         except _FAULTS as error:
-            raise SandboxUnavailable(f"Docker does not answer: {error}") from error
+            raise SandboxUnavailable(f"Docker does not answer ({unreachable(error)}); {START}") from error
         # the same in every container: should a program find its uid out, it would not know its container
         super().__init__(self._start_container, containers, limits or RunLimits(), 100_000, window, recycle_after, apart=0)
 
@@ -80,7 +80,7 @@ class DockerSandbox(Pool):
         try:
             self.asker.ping()
         except _FAULTS as error:
-            raise SandboxUnavailable(f"Docker does not answer: {error}") from error
+            raise SandboxUnavailable(f"Docker does not answer ({unreachable(error)}); {START}") from error
 
     def _start_container(self, number: int) -> "ContainerLink":
         self.check()

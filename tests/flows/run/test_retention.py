@@ -383,16 +383,20 @@ def test_a_fork_killed_half_way_is_finished_by_the_same_command(run: Run) -> Non
 
 def test_forks_that_make_no_sense_are_refused(run: Run) -> None:
     for settings, error in (
-        (["model.rank=4"], "model.rank: a fork shares artifacts"),
-        (["mode=single"], "mode: a fork shares artifacts"),
+        (["model.rank=4"], r"model.rank: a fork shares artifacts .* start a new run instead \(docs/sharing.md#continue-from"),
+        (["mode=single"], "mode: a fork shares artifacts .*#continue-from-a-runs-adapters"),
+        (["seeding.max_rounds=9"], "seeding.max_rounds: a fork shares artifacts .* start a new run instead$"),
         (["model.rnk=4"], "did you mean model.rank"),
         (["seeding.nosuch=1"], "seeding.nosuch"),
         (["population.students=3"], "population.students: a fork shares"),
-        (["generations=2"], "generations: 2 leaves nothing to do after generation 1"),
+        (["generations=2"], "generations: 2 leaves nothing to do after generation 1$"),
         (["nonsense=1"], "nonsense"),
     ):
         with pytest.raises(ConfigError, match=error):
             fork(run, "other", 1, settings, versions, CLOCK)
+    last = CONFIG.generations - 1
+    with pytest.raises(ConfigError, match=rf"^generations: {last + 1} leaves nothing to do .* {last}; add --set generations=N$"):
+        fork(run, "other", last, [], versions, CLOCK)
     for run_id, generation, error in (
         ("smoke", 1, "needs a different id"),
         ("other", 7, "has not finished generation 7"),
