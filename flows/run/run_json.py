@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from flows.config import Group, RunConfig
+from flows.config import RunConfig
+from flows.settings import Group
 from flows.run.manifest import Json, is_moment, read_json
 from flows.storage import Damaged
 

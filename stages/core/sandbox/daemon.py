@@ -1,6 +1,7 @@
 """Which Docker daemons can run sandboxes. Only the standard library: `populora doctor` asks before packages are installed."""
 
 import os
+from collections.abc import Mapping
 
 
 def unsuited() -> str:
