@@ -70,7 +70,7 @@ def test_a_manifest_has_exactly_the_documented_form(run: Run) -> None:
         "outputs": [{"uri": "generation=0000/matches.parquet", "sha256": table.sha256, "rows": 0}],
         "counts": {"matches": 0},
         "versions": {"base_model": "ab"},
-        "clock": {"host": "a", "epoch": 1},
+        "clock": {"host": "a", "epoch": run.epoch},
     }
     assert start["previous"] == digest(json.loads(run.store.read("smoke/run.json")))
 
