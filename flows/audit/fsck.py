@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from flows.audit.fsck_advice import advice
+from flows.audit.fsck_advice import advice, is_spent
 from flows.audit.generator_check import GeneratorCheck, RecentGrades
 from flows.audit.index_check import IndexCheck
 from flows.audit.invariants import GenerationInputs, problems
@@ -42,6 +42,7 @@ from stages.core.tables import GENERATION_TABLES, OFFSPRING
 from stages.reward import Estimator
 
 THREADS = 4
+SPENT = "only its stage read it, which is complete, so nothing needs it again and nothing makes it again"
 CHECKED = {*GENERATION_TABLES, "traces"}
 
 
@@ -112,10 +113,11 @@ def audit(run: Run, folders: Sequence[Path] = ()) -> Audit:
     mark_damaged(run, _still_wrong(run, damaged))
     stops = obstacle(run, damaged) if damaged else None
     usable = cache(partial(_usable, run, damaged))
-    findings = [
-        Finding(uri, problem, dependents(survey, uri), advice(survey, uri, borrowed.get(uri, ""), bytes_wrong, stops, usable))
-        for uri, problem, bytes_wrong in survey.wrong
-    ]
+    findings = []
+    for uri, problem, bytes_wrong in survey.wrong:
+        said = f"{problem}; {SPENT}" if is_spent(survey, uri) else problem
+        command = advice(survey, uri, borrowed.get(uri, ""), bytes_wrong, stops, usable)
+        findings.append(Finding(uri, said, dependents(survey, uri), command))
     unchecked = dict.fromkeys(reason for one in functions.values() if one is not None for reason in one.unchecked)
     return Audit(findings, len(survey.manifests), len(survey.hashed), sum(survey.hashed.values()), tuple(unchecked))
 

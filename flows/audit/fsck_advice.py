@@ -12,8 +12,17 @@ from flows.run.scan import RunScan
 
 _PROBE = re.compile(r"benchmarks/([^/]+)/(?:asked|chosen)/(.+)-n(\d+)-k(\d+)(?:-p[0-9a-f]{8})?(?:-s[0-9a-f]{8})?/[^/]+")
 _PUBLIC = re.compile(r"benchmarks/([^/]+)/(?:asked|chosen)/(.+)-[0-9a-f]{12}/.+")
+_PART_TABLE = re.compile(r"(generation=\d{4,}/\w+)\.parts/[^/]+\.parquet")
 _MEMBERS = re.compile(r"(?:start|generation=(\d+))(?:-(all|top\d+))?")
 _ADAPTER = r"[tsa]\d+-(?:start|g\d{4,})"
+
+
+def is_spent(survey: RunScan, uri: str) -> bool:
+    """Return whether an artifact is a table that only the join of a stage's parts read, and that stage is complete."""
+    found = _PART_TABLE.fullmatch(uri)
+    whole = survey.manifests.get(f"{found[1]}.json") if found else None
+    wrong = {place for place, _, bytes_wrong in survey.wrong if bytes_wrong}
+    return found is not None and whole is not None and wrong.isdisjoint({f"{found[1]}.json", *(one.uri for one in whole.outputs)})
 
 
 def advice(
@@ -27,12 +36,12 @@ def advice(
     """Return the command for a finding; empty if none helps. `holder` is the run that a fork borrows the artifact from.
 
     Resuming the run restores lost or damaged bytes, unless there is an obstacle. Wrong contents with correct digests remain; only
-    a fork leaves them behind: from the generation that `usable` finds before the given one.
+    a fork leaves them behind: from the generation that `usable` finds before the given one. What is spent is not made again.
     """
     run_id, store = survey.run.run_id, f"--store {survey.run.store.url}"
     if holder:
         return f"populora fsck {holder} {store}"
-    if uri == "run.json":
+    if uri == "run.json" or is_spent(survey, uri):
         return ""
     resume = f"populora run --resume {run_id} {store}"
     if obstacle is not None:

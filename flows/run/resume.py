@@ -93,11 +93,11 @@ def obstacle(run: Run, damaged: Collection[str]) -> Obstacle | None:
 def intact(run: Run) -> bool:
     """Return whether a resume enters the newest generation begun: no manifest is missing, and no output missing or marked.
 
-    Nor is the manifest of a part marked. Walks every manifest. Changes nothing, and needs no lease. Raises Damaged if the chain
-    is broken.
+    Nor is the manifest of a part marked; nobody reads the data of one again whose stage is complete. Walks every manifest.
+    Changes nothing, and needs no lease. Raises Damaged if the chain is broken.
     """
     damaged = _still_damaged(run)
-    if any(".parts/" in uri for uri in damaged):  # a walk leaves parts out
+    if any(_part_of(uri) for uri in damaged):  # a walk leaves parts out
         return False
     return _gaps(run, _present(run, damaged), damaged).first is None
 
@@ -162,13 +162,18 @@ def _obstacle(run: Run, present: set[str], damaged: Collection[str], gaps: _Gaps
 def _parts_again(
     run: Run, generation: int, stored: set[str], present: set[str], damaged: Collection[str], again: list[Manifest]
 ) -> list[Manifest]:
-    """Return the parts of a generation's stages that would run again: they lost outputs, or gradients that a join reads again."""
+    """Return the parts of a generation's stages that would run again: they lost outputs, or gradients that a join reads again.
+
+    None of a complete stage, whose join reads nothing again.
+    """
+    there = present - set(damaged)
     joined = {manifest.stage for manifest in again if manifest.generation == generation}
     found = []
     for manifest in run.history.of_generation(generation, parts=True, without=damaged):
         whole, _, part = manifest.stage.partition(".parts/")
         gone = whole in joined and any(ref.uri.startswith(GRADIENTS) and ref.uri not in stored for ref in manifest.outputs)
-        if part and (gone or _lacks(manifest, present, damaged)):
+        complete = whole not in joined and manifest_uri(whole, generation) in there
+        if part and not complete and (gone or _lacks(manifest, present, damaged)):
             found.append(manifest)
     return found
 

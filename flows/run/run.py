@@ -255,16 +255,18 @@ class Run:
         """Return the manifest of a step that need not run again, or None.
 
         Its tables are hashed again. Its adapters and gradients are only looked up: what reads one verifies it, and nobody
-        downloads gigabytes to learn that nothing is left to do. A part whose gradients are retired is finished only if its stage
-        is: else the join will read them.
+        downloads gigabytes to learn that nothing is left to do. Only its join reads what a part wrote: a part that lost some of
+        it is finished if its stage is.
         """
         manifest = self.manifest(stage, generation, part)
-        if manifest is None or not all(self._intact(ref, not ref.uri.startswith(LARGE)) for ref in manifest.outputs):
+        if manifest is None:
             return None
+        whole = all(self._intact(ref, not ref.uri.startswith(LARGE)) for ref in manifest.outputs)
+        if part is None:
+            return manifest if whole else None
         gradients = [self.history.place(ref.uri, ref.origin) for ref in manifest.outputs if ref.uri.startswith(GRADIENTS)]
-        if part is not None and not all(map(self.store.exists, gradients)) and self.finished(stage, generation) is None:
-            return None
-        return manifest
+        readable = whole and all(map(self.store.exists, gradients))  # else retired, which counts as present
+        return manifest if readable or self.finished(stage, generation) is not None else None
 
     def holds(self, manifest: Manifest, rehash: bool = True) -> bool:
         """Return whether every output matches the manifest. Retired outputs count as present."""

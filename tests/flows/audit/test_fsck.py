@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flows import cli
-from flows.audit.fsck import audit, fsck
+from flows.audit.fsck import SPENT, audit, fsck
 from flows.run.fork import fork
 from flows.run.lease import hold
 from flows.run.resume import first_generation
@@ -77,7 +77,6 @@ ARTIFACTS = [
     "adapters/t0-start/adapter_config.json",
     "adapters/t0-g0001/adapter_model.safetensors",
     "adapters/s0-g0001/optimizer.safetensors",
-    f"generation=000{LAST}/update.parts/00.parquet",
     f"benchmarks/{NIGHTLY}/scores.parquet",
 ]
 
@@ -104,6 +103,17 @@ def test_one_flipped_bit_in_any_artifact_is_found(run: Run, tmp_path: Path, uri:
     (finding,) = fsck(fresh(run))
     assert finding.uri == uri and "its digest is not" in finding.problem
     assert finding.command.startswith("populora ") and run.store.url in finding.command
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_what_only_the_join_of_a_complete_stage_read_is_reported_without_a_command(run: Run, tmp_path: Path, lost: bool) -> None:
+    part, joined = f"generation=000{LAST}/update.parts/00.parquet", path(tmp_path, f"generation=000{LAST}/metrics.parquet")
+    _ = path(tmp_path, part).unlink() if lost else path(tmp_path, part).write_bytes(b"?")
+    (finding,) = fsck(fresh(run))
+    assert finding.uri == part and finding.command == "" and finding.problem.endswith(f"; {SPENT}")
+    joined.unlink()
+    commands = {finding.uri: finding.command for finding in fsck(fresh(run))}
+    assert commands[part] == f"populora run --resume smoke --store {run.store.url}", "the join would read it"
 
 
 def test_a_finding_names_what_depends_on_the_artifact_and_the_command(run: Run, tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ from flows.audit.fsck import fsck
 from flows.execution.session import versions
 from flows.run.fork import fork
 from flows.run.lease import hold
-from flows.run.resume import first_generation
+from flows.run.resume import first_generation, intact
 from flows.run.retention import RetentionPolicy, retire
 from flows.run.run import Run
 from flows.storage import Damaged, StoreRefused, open_store
+from stages.core import tables
 from tests.support import example_run
 
 POLICY = RetentionPolicy(newest=1, optimizer_every=4, adapter_every=2)
@@ -83,6 +84,22 @@ def test_nothing_is_removed_for_what_cannot_be_made_again(
     fork(fresh(run), "smoke-fixed", forked, [], versions, CLOCK)
     with hold(run.store, "smoke-fixed") as epoch:
         assert first_generation(Run(run.store, "smoke-fixed", epoch)) == forked + 1
+
+
+@pytest.mark.parametrize("harm", [flip, lose])
+def test_what_only_the_join_of_a_complete_stage_read_is_not_missed(run: Run, harm: Callable[[Run, str], None]) -> None:
+    """Its part could not run again: retention has removed what that reads."""
+    part = run.write_table(1, "metrics", tables.METRICS.empty_table(), stage="update", part="00")
+    run.commit("update", 1, [run.history.find("adapters/t0-g0000/optimizer.safetensors")], [part], part="00")
+    harm(run, part.uri)
+    (finding,) = fsck(fresh(run))
+    assert (finding.uri, finding.command) == (part.uri, "")
+    assert first_generation(fresh(run)) == 3 and intact(fresh(run))
+    assert fresh(run).finished("update", 1, "00") is not None
+    lose(run, "generation=0001/metrics.parquet")
+    assert fresh(run).finished("update", 1, "00") is None, "the join would read it"
+    with pytest.raises(StoreRefused, match="would run again, and reads adapters/"):
+        first_generation(fresh(run))
 
 
 def test_what_reads_only_tables_or_adapters_that_are_there_runs_again(run: Run) -> None:
