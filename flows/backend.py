@@ -182,7 +182,7 @@ class Backend:
         """Maximum tokens of a prompt plus its completion: the configured number, at most the model's."""
         from transformers import AutoConfig
 
-        own = int(AutoConfig.from_pretrained(self.model_path).max_position_embeddings)
+        own = int(AutoConfig.from_pretrained(self.model_path, trust_remote_code=False).max_position_embeddings)
         return min(self.config.engine.window or own, own)
 
     def expect(self, adapters: int) -> None:
@@ -281,7 +281,7 @@ class Backend:
         from stages.core.training.grouped_lora import target_shapes
 
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(self.model_path))
+            model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(self.model_path, trust_remote_code=False))
         try:
             return target_shapes(model, self.config.model.targets)
         except ValueError as error:

@@ -24,7 +24,7 @@ from flows.own_work import proposal_plan, propose_work, solve_work
 from flows.program import program
 from flows.run.earlier_index import write_segment
 from flows.run.history import kept_out
-from flows.run.hub_models import check_files
+from flows.run.hub_models import BASE_RULE, DIGEST_RULE, check_files
 from flows.run.stage_io import StageIO
 from flows.strategy import engine_of, updater_of
 from flows.trained_samples import group_of, groups_after_reward, moved_since, sampled_in, trained_samples, update_groups
@@ -72,7 +72,9 @@ def start(io: StageIO, config: RunConfig, backend: Backend) -> None:
     seeds, counts = _seeds(config, backend, backend.suites.probe_keys(kept_out(described)))
     io.write_table("seeds", seeds)
     io.count(seeds=seeds.num_rows, **counts)
-    io.version(base_model=backend.model_digest(), engine=backend.engine_version(), sandbox=backend.walls())
+    io.version(
+        **{BASE_RULE: DIGEST_RULE}, base_model=backend.model_digest(), engine=backend.engine_version(), sandbox=backend.walls()
+    )
 
 
 def _seeds(config: RunConfig, backend: Backend, held_out: frozenset[str]) -> tuple[pa.Table, dict[str, int]]:

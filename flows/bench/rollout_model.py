@@ -198,7 +198,7 @@ def _vllm(spec: dict[str, Any]) -> Callable[[], tuple[int, int]]:
     from stages.core.engines.vllm_engine import EngineLimits, VLLMEngine
     from stages.core.training.grouped_lora import target_shapes
 
-    config = AutoConfig.from_pretrained(spec["model"])
+    config = AutoConfig.from_pretrained(spec["model"], trust_remote_code=False)
     with torch.device("meta"):
         shapes = target_shapes(AutoModelForCausalLM.from_config(config), TARGETS)
     asked, weights = requests(spec, config.vocab_size), _weights(shapes, spec)

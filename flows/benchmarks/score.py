@@ -57,7 +57,7 @@ def score_run(run: Run, chosen: Chosen, asked: Question, progress: Progress = si
             there = stored(target, request) is not None
             if not there:
                 run.check_takes_scores()
-                check_base(run, config.model.name, Backend(config).model_digest(), BRING_BACK)
+                check_base(run, config, BRING_BACK)
             with one_card([] if there else usable(config.model.device)):
                 return score_suite(target, request)
     folder = probe_folder(run, chosen, asked)
@@ -97,7 +97,7 @@ def _score(
 ) -> pa.Table:
     problems = own_problems(asked.suite, asked.limit, asked.pattern)
     backend, began = Backend(config, progress), time.monotonic()
-    check_base(run, config.model.name, backend.model_digest(), BRING_BACK)
+    check_base(run, config, BRING_BACK)
     io = StageIO(run, "benchmark", None, None, config.model.name, config.model.alpha)
     try:
         engine = backend.engine(io.adapters([one.adapter_id for one in contestants if one.adapter_id]))

@@ -14,7 +14,6 @@ from dataclasses import asdict, replace
 from importlib.metadata import version
 from typing import Any, Protocol
 
-from flows.backend import Backend
 from flows.benchmarks.own_suites import STORED
 from flows.choices import check_sources, sources
 from flows.config import PROJECT, ConfigError, RunConfig, differences, dump, identity, priced, with_defaults
@@ -327,7 +326,7 @@ def check_resumable(run: Run, config: RunConfig) -> None:
         )
     check_sources(config, description["versions"], run.run_id)
     with suppress(Damaged):  # a resume removes what fsck has marked, and stops at what it has not
-        check_base(run, config.model.name, Backend(config).model_digest(), "choose another --run-id")
+        check_base(run, config, "choose another --run-id")
 
 
 def _done(run: Run) -> int:

@@ -53,7 +53,8 @@ def export_adapter(
     adapter, weights = json.loads(files[CONFIG_FILE]), load(files[WEIGHTS_FILE])
     with whole_folder(folder) as unfinished:
         backend = Backend(parse(config))
-        check_base(run, config["model"]["name"], backend.model_digest(), BRING_BACK)
+        check_base(run, backend.config, BRING_BACK)
+        backend.model_folder()
         scale = adapter["lora_alpha"] / adapter["r"]
         kept, written = merge_into(backend.model_path, weights, scale, unfinished, dtype, config["model"]["dtype"])
         rounding = f"rounding to {written} kept {kept:.1%} of its change"
@@ -107,7 +108,7 @@ def merge_into(base: str, weights: Weights, scale: float, folder: Path, dtype: s
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(base, dtype="auto")
+    model = AutoModelForCausalLM.from_pretrained(base, dtype="auto", use_safetensors=True, trust_remote_code=False)
     found = model.dtype
     wanted = getattr(torch, dtype) if dtype else torch.promote_types(found, getattr(torch, trained) if trained else found)
     lost, moved = 0.0, 0.0
@@ -122,7 +123,7 @@ def merge_into(base: str, weights: Weights, scale: float, folder: Path, dtype: s
             lost += float((exact_OI - rounded_OI.float()).square().sum())
             weight.data = rounded_OI
     model.to(wanted).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(base).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(base, trust_remote_code=False).save_pretrained(folder)
     readable = (folder / "config.json").stat().st_mode  # as the umask has it; safetensors writes for the owner alone
     for file in folder.iterdir():
         file.chmod(readable)

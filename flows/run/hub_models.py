@@ -21,6 +21,10 @@ from stages.core.engines.protocol import EngineUnavailable
 
 SMALL = ("*.json", "*.jinja", "*.model", "*.tiktoken")  # what describes a model and its tokenizer
 PATTERNS = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "*.tiktoken")  # what loading a model may need
+BASE_RULE, DIGEST_RULE = "base_model_rule", 2
+"""Under `versions` at a run's start: the rule of its base model's digest. The first one had no number."""
+FIRST_PATTERNS = ("*.json", "*.safetensors")
+"""What the first rule counted: chat templates and some vocabularies were left out."""
 
 
 class ModelMissing(ConfigError):
@@ -207,12 +211,24 @@ def _asking(name: str, ask: Any) -> Any:
 
 
 def digest(config: RunConfig) -> str:
-    """Return a sha256 of the base model: of its folder's files, or of a hub model's name and commit."""
+    """Return a sha256 of the base model: of all files that loading may need, or of a hub model's name and commit."""
+    return _digest_of(config, PATTERNS)
+
+
+def is_digest_of(config: RunConfig, versions: Mapping[str, Any]) -> bool:
+    """Return whether a run that recorded these `versions` at its start recorded the digest of this model, or none."""
+    recorded = versions.get("base_model")
+    if recorded is None or recorded == digest(config):
+        return True
+    return BASE_RULE not in versions and recorded == _digest_of(config, FIRST_PATTERNS)
+
+
+def _digest_of(config: RunConfig, patterns: Sequence[str]) -> str:
     folder, rule = local_folder(config.model.name), config.model
     if folder is None:
         return hashlib.sha256(f"{rule.name}@{rule.revision}".removesuffix("@").encode()).hexdigest()
     total = hashlib.sha256()
     for file in sorted(folder.iterdir()):
-        if file.suffix in (".json", ".safetensors"):
+        if file.is_file() and any(fnmatch(file.name, pattern) for pattern in patterns):
             total.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
     return total.hexdigest()

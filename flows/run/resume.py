@@ -7,9 +7,10 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from flows.config import ConfigError
+from flows.config import ConfigError, RunConfig
 from flows.run.fork import Point, adapter_refs, fixed_id, newest_usable
 from flows.run.history import History
+from flows.run.hub_models import is_digest_of
 from flows.run.manifest import Json, Manifest, Ref, digest, manifest_uri, place_of, skipped
 from flows.run.run import ADAPTER_FILES, GRADIENTS, LARGE, Run, sha256_hex
 from flows.stages import STAGE_NAMES
@@ -266,11 +267,11 @@ def is_manifest(uri: str) -> bool:
     return uri.endswith(".json") and uri.startswith(("start/", "generation=", "benchmarks/"))
 
 
-def check_base(run: Run, name: str, digest: str, advice: str) -> None:
+def check_base(run: Run, config: RunConfig, advice: str) -> None:
     """Raise ConfigError, which ends with the advice, if the run began on a base model with another digest.
 
     Shapes would still fit: scores, or a merged model, would silently be those of other weights.
     """
     start = run.manifest("start")
-    if start is not None and start.versions.get("base_model", digest) != digest:
-        raise ConfigError(f"model.name: the files of {name} have changed since run {run.run_id} began; {advice}")
+    if start is not None and not is_digest_of(config, start.versions):
+        raise ConfigError(f"model.name: the files of {config.model.name} have changed since run {run.run_id} began; {advice}")

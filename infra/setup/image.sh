@@ -72,11 +72,17 @@ pull_base() {
         docker tag "$PUBLIC_BASE@$PUBLIC_DIGEST" "$PUBLIC_BASE"
 }
 
+# Whether the image that has the public name here is the one that its digest names: anybody may have tagged another.
+is_public_base() {
+    docker image inspect --format '{{join .RepoDigests "\n"}}' "$PUBLIC_BASE" 2>/dev/null | grep -q "@$PUBLIC_DIGEST\$"
+}
+
 # Sets BASE to an image with Python that is on this machine.
 ensure_base() {
-    for BASE in "$PUBLIC_BASE" "$BASE_IMAGE"; do
-        [ -z "$(image_id "$BASE")" ] || return 0
-    done
+    BASE="$PUBLIC_BASE"
+    ! is_public_base || return 0
+    BASE="$BASE_IMAGE" # made here, or by whoever gave it this name
+    [ -z "$(image_id "$BASE")" ] || return 0
     BASE="$PUBLIC_BASE"
     say "Pulling $BASE by its digest"
     pull_base && return 0
@@ -84,7 +90,7 @@ ensure_base() {
     say "Could not pull $PUBLIC_BASE; building a base image from packages instead"
     if ! is_debian || ! is_root; then
         fail 3 "no registry is reachable, and building a base image requires root on Debian or Ubuntu" \
-            "load one by hand: docker load < python.tar, tagged $PUBLIC_BASE"
+            "load one by hand: docker load < python.tar, then docker tag it $BASE_IMAGE"
     fi
     have debootstrap || apt_install debootstrap || fail 1 "could not install debootstrap"
     debootstrap_base || fail 1 "could not build the base image"

@@ -43,7 +43,9 @@ def load_model(path_or_name: str, device: str = "auto", dtype: str = "bfloat16")
         _grow_segments()
     logging.disable_progress_bar()  # a run shows its own progress bars
     chosen = getattr(torch, compute_dtype(device, dtype))
-    model = AutoModelForCausalLM.from_pretrained(path_or_name, dtype=chosen, attn_implementation="sdpa")
+    model = AutoModelForCausalLM.from_pretrained(
+        path_or_name, dtype=chosen, attn_implementation="sdpa", use_safetensors=True, trust_remote_code=False
+    )
     loaded: nn.Module = model.to(device).eval()
     return loaded
 
@@ -60,7 +62,7 @@ def _grow_segments() -> None:
 
 def load_tokenizer(path_or_name: str) -> Any:
     """Load the model's tokenizer."""
-    return AutoTokenizer.from_pretrained(path_or_name)
+    return AutoTokenizer.from_pretrained(path_or_name, trust_remote_code=False)
 
 
 class HFEngine:

@@ -57,7 +57,7 @@ class VLLMEngine:
 
     def __init__(self, model: str, limits: EngineLimits, adapters: Mapping[str, Weights], progress: Progress = silent) -> None:
         self._limits, self._progress = limits, progress
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(model)
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
         if on_cuda():
             os.environ |= card_settings(os.environ, version("torch"))
         else:

@@ -115,7 +115,7 @@ def new_model(seed: int, shape: Shape = SEED) -> LlamaForCausalLM:
 
 def read_model(folder: str) -> LlamaForCausalLM:
     """A checkpoint in float32, to train further."""
-    return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
+    return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa", use_safetensors=True)
 
 
 def split_parameters(model: LlamaForCausalLM) -> tuple[list[torch.nn.Parameter], list[torch.nn.Parameter]]:

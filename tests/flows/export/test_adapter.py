@@ -2,24 +2,27 @@
 
 import json
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from flows.backend import Backend
-from flows.config import ConfigError, RunConfig, dump
-from flows.export.adapter import export_adapter, merge_into
+from flows.config import ConfigError, RunConfig, dump, parse
+from flows.export.adapter import described, export_adapter, merge_into
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.storage import StoreRefused
 from flows.store.file_store import FileStore
+from stages.core.engines.hf_engine import load_model
 from stages.core.lora.adapter import Adapter, Weights
-from stages.core.lora.adapter_files import adapter_bytes
+from stages.core.lora.adapter_files import CONFIG_FILE, WEIGHTS_FILE, adapter_bytes
 from stages.core.seed_model import seed_tokenizer
 from stages.core.training.grouped_lora import attach
 from tests.stages.core.training.test_grouped_lora import SIZES, TARGETS, random_weights
@@ -33,7 +36,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("base")
     with torch.random.fork_rng():
         torch.manual_seed(1)
-        LlamaForCausalLM(LlamaConfig(**SIZES)).bfloat16().save_pretrained(folder)
+        LlamaForCausalLM(LlamaConfig(**SIZES | {"vocab_size": 256})).bfloat16().save_pretrained(folder)
     (folder / "tokenizer.json").write_text(json.dumps(seed_tokenizer.COMPACT.tokenizer_json()))
     (folder / "tokenizer_config.json").write_text(json.dumps(seed_tokenizer.COMPACT.tokenizer_config(64)))
     return folder
@@ -100,6 +103,41 @@ def test_an_adapter_is_not_merged_into_other_weights_of_the_same_shape(run: Run,
             export_adapter(run, "s0-start", tmp_path / "out", merge=True)
     finally:
         file.write_bytes(before)
+    assert not (tmp_path / "out").exists()
+
+
+def test_neither_a_merge_nor_a_run_loads_a_pickle_or_runs_code_of_the_base(run: Run, base: Path, tmp_path: Path) -> None:
+    adapter = load(run.read_adapter("s0-start", ["adapter_model.safetensors"])["adapter_model.safetensors"])
+    pickled, coded = (Path(shutil.copytree(base, tmp_path / name)) for name in ("pickled", "coded"))
+    torch.save(load_file(base / "model.safetensors"), pickled / "pytorch_model.bin")
+    (pickled / "model.safetensors").unlink()
+    code = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}
+    config = json.loads((base / "config.json").read_text()) | {"model_type": "own", "auto_map": code}
+    (coded / "config.json").write_text(json.dumps(config))
+    (coded / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
+    loads: list[Callable[[str], object]] = [load_model, lambda folder: merge_into(folder, adapter, 2.0, tmp_path / "out")]
+    for loads_from in loads:
+        with pytest.raises(OSError, match="safetensors"):
+            loads_from(str(pickled))
+        with pytest.raises(ValueError, match="trust_remote_code"):
+            loads_from(str(coded))
+    assert not (tmp_path / "ran").exists() and not (tmp_path / "out").exists()
+
+
+def test_a_merge_checks_the_folder_of_the_base(run: Run, base: Path, tmp_path: Path) -> None:
+    """With an adapter beside the base's own weights, transformers would load both."""
+    extra, config = base / "adapter_config.json", parse(described(run)["config"])
+    extra.write_text('{"base_model_name_or_path": "other"}')
+    try:
+        with hold(run.store, "beside") as epoch:
+            other = Run(run.store, "beside", epoch)
+            other.describe(dump(config), {}, {})
+            refs = other.write_adapter("s0-start", run.read_adapter("s0-start", [CONFIG_FILE, WEIGHTS_FILE]))
+            other.commit("start", None, [], refs, versions={"base_model": Backend(config).model_digest()})
+        with pytest.raises(ConfigError, match="holds a PEFT adapter"):
+            export_adapter(other, "s0-start", tmp_path / "out", merge=True)
+    finally:
+        extra.unlink()
     assert not (tmp_path / "out").exists()
 
 

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from flows.benchmarks.targets import of_model
-from flows.config import PROJECT, ConfigError
-from flows.run.hub_models import check_files
+from flows.config import PROJECT, ConfigError, RunConfig
+from flows.run.hub_models import BASE_RULE, check_files, digest, is_digest_of
 from flows.storage import open_store
 from flows.store.names import RUN_ID
 
@@ -205,6 +205,38 @@ def test_files_that_are_not_those_of_run_json_are_refused(tmp_path: Path) -> Non
         check_files(tmp_path, {"files": files})
     with pytest.raises(ConfigError, match=r"extra\.json differs from the file"):
         check_files(tmp_path, {"files": {"extra.json": files["config.json"]}})
+
+
+def _folder_with(path: Path, **texts: str) -> RunConfig:
+    """A model's folder with these files, `_` standing for the dot, and the configuration that names it."""
+    path.mkdir(exist_ok=True)
+    for name, text in texts.items():
+        (path / name.replace("_", ".")).write_text(text)
+    return RunConfig.model_validate({"model": {"name": str(path)}})
+
+
+def test_whatever_changes_a_prompt_changes_the_digest_of_a_folder(tmp_path: Path) -> None:
+    config = _folder_with(tmp_path / "model", config_json="{}", model_safetensors="weights")
+    seen = [digest(config)]
+    for name in ("template_jinja", "merges_txt", "tokenizer_model", "vocabulary_tiktoken"):
+        for text in ("one", "two"):
+            seen.append(digest(_folder_with(tmp_path / "model", **{name: text})))
+    assert len(set(seen)) == len(seen)
+    assert digest(_folder_with(tmp_path / "model", README_md="words")) == seen[-1]
+
+
+def test_a_run_that_recorded_a_digest_of_the_first_rule_goes_on_and_a_new_one_keeps_its_template(tmp_path: Path) -> None:
+    config = _folder_with(tmp_path / "model", config_json="{}", model_safetensors="weights")
+    first = digest(config)  # what the first rule gives, too, as long as nothing but these two is there
+    config = _folder_with(tmp_path / "model", template_jinja="ask")
+    second = digest(config)
+    assert is_digest_of(config, {"base_model": first}) and is_digest_of(config, {})
+    assert is_digest_of(config, {"base_model": second, BASE_RULE: 2})
+    assert not is_digest_of(config, {"base_model": first, BASE_RULE: 2}), "a template came into the folder"
+    _folder_with(tmp_path / "model", template_jinja="ask otherwise")
+    assert not is_digest_of(config, {"base_model": second, BASE_RULE: 2})
+    _folder_with(tmp_path / "model", model_safetensors="others")
+    assert not is_digest_of(config, {"base_model": first})
 
 
 @pytest.mark.parametrize(
