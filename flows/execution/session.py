@@ -14,6 +14,7 @@ from dataclasses import asdict, replace
 from importlib.metadata import version
 from typing import Any, Protocol
 
+from flows.backend import Backend
 from flows.benchmarks.own_suites import STORED
 from flows.choices import check_sources, sources
 from flows.config import PROJECT, ConfigError, RunConfig, differences, dump, identity, priced, with_defaults

@@ -3,8 +3,8 @@
 from typing import Any
 
 from flows.config import RunConfig
-from flows.settings import Group
 from flows.run.manifest import Json, is_moment, read_json
+from flows.settings import Group
 from flows.storage import Damaged
 
 GROUPS = tuple(name for name, field in RunConfig.model_fields.items() if isinstance(field.default, Group))
