@@ -94,6 +94,7 @@ def _point(point: "PointCost") -> dict[str, Any]:
     money = {currency: point.of_a_point(amount) for currency, amount in used.money.items()}
     return {
         "suite": point.suite,
+        "question": point.question or None,
         "first": point.first,
         "last": point.last,
         "gain": point.gain,

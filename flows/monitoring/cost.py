@@ -8,6 +8,7 @@ outside the run (nightly, or by command) are not part of it. Stages that a fork 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -15,6 +16,7 @@ from flows.monitoring.amounts import SAMPLED, amounts
 from flows.monitoring.prices import of_machine
 from flows.monitoring.run_tables import RunTables
 from flows.monitoring.spending import NOTHING, Spent, spent_by_stage, total
+from flows.run.history import question_of
 from flows.run.manifest import Manifest, Ref
 from flows.run.run import Run
 from flows.settings import Cost
@@ -71,6 +73,7 @@ class PointCost:
             error.
         problems: Number of problems.
         spent: All stages of the generations after `first` up to `last`, without benchmarks.
+        question: How a public suite was asked, as in `question_of`.
     """
 
     suite: str
@@ -80,6 +83,7 @@ class PointCost:
     stderr: float | None
     problems: int
     spent: Spent
+    question: str = ""
 
     @property
     def sure(self) -> bool:
@@ -224,12 +228,17 @@ def point_costs(watch: RunTables, generations: Sequence[GenerationCost]) -> tupl
         else:
             used = total(cost for one in between for stage, cost in one.stages.items() if stage != "benchmark")
             error = None if change.stderr is None else 100 * change.stderr
-            found.append(PointCost(suite, first, last, 100 * change.difference, error, change.problems, used))
+            gain, asked = 100 * change.difference, states[last].question
+            found.append(PointCost(suite, first, last, gain, error, change.problems, used, asked))
     return tuple(found), tuple(unpaired)
 
 
-Scored = tuple[Ref, Ref | None]
-"""The ANSWERS of a benchmark, and its SCORES if they are stored."""
+class Scored(NamedTuple):
+    """The ANSWERS of a benchmark, its SCORES if they are stored, and how the suite was asked, as in `question_of`."""
+
+    answers: Ref
+    scores: Ref | None
+    question: str
 
 
 def scored_generations(watch: RunTables) -> dict[tuple[str, str], dict[int, Scored]]:
@@ -245,27 +254,26 @@ def scored_generations(watch: RunTables) -> dict[tuple[str, str], dict[int, Scor
                 place, _, request = rest[1].partition("-")
                 number = "-1" if place == "start" else place.removeprefix("generation=")
                 if number.removeprefix("-").isdigit():  # else adapters that were asked for by name
-                    found.setdefault((suite, request), {})[int(number)] = ref, _scores(manifest, ref)
+                    found.setdefault((suite, request), {})[int(number)] = _scored(manifest, ref)
     for generation in watch.generations:
         for manifest in watch.manifests(generation):
             for ref in manifest.outputs if manifest.stage == "benchmark" else ():
                 _, suite, *rest = ref.uri.split("/")
                 if rest in (["start", "answers.parquet"], [f"generation={generation:04d}", "answers.parquet"]):
                     at = -1 if rest[0] == "start" else generation
-                    found.setdefault((suite, inside), {})[at] = ref, _scores(manifest, ref)
+                    found.setdefault((suite, inside), {})[at] = _scored(manifest, ref)
     return found
 
 
-def _scores(manifest: Manifest, answers: Ref) -> Ref | None:
+def _scored(manifest: Manifest, answers: Ref) -> Scored:
     uri = answers.uri.replace("answers.parquet", "scores.parquet")
-    return next((ref for ref in manifest.outputs if ref.uri == uri), None)
+    return Scored(answers, next((ref for ref in manifest.outputs if ref.uri == uri), None), question_of(manifest))
 
 
 def _greedy(run: Run, scored: Scored) -> pa.Table:
     """Return the greedy answers of all but teachers; `benchmark.members = "all"` scores teachers, too."""
-    answers, scores = scored
-    table = run.read_table(answers, "answers")
-    own = table if scores is None else without_teachers(table, run.read_table(scores, "scores"))
+    table = run.read_table(scored.answers, "answers")
+    own = table if scored.scores is None else without_teachers(table, run.read_table(scored.scores, "scores"))
     return own.filter(own["greedy"])
 
 

@@ -58,13 +58,28 @@ def money_text(money: Mapping[str, float]) -> str:
 
 def point_text(point: PointCost) -> str:
     """Return a sentence about the cost of a point on one benchmark."""
-    since = "the start" if point.first < 0 else f"generation {point.first}"
-    error = "" if point.stderr is None else f" ± {point.stderr:.2f}"
-    points = f"{signed(point.gain, 2)}{error} points"
-    gain = f"{point.suite}: {points} from {since} to generation {point.last} ({point.problems:,} problems)"
     if not point.sure:
-        return f"{gain}; no cost of a point: no gain beyond the error (95 %)"
-    return f"{gain}; a point cost {', '.join(_each(point))}"
+        return f"{gain_text(point)}; no cost of a point: no gain beyond the error (95 %)"
+    return f"{gain_text(point)}; a point cost {', '.join(_each(point))}"
+
+
+def gain_text(point: PointCost) -> str:
+    """Return a sentence about what the members gained on one benchmark, paired problem by problem."""
+    asked = f" ({point.question})" if point.question else ""
+    since = since_text(point)
+    return (
+        f"{point.suite}{asked}: {change_text(point)} points from {since} to generation {point.last} ({point.problems:,} problems)"
+    )
+
+
+def since_text(point: PointCost) -> str:
+    """Return the earlier of the two scored states."""
+    return "the start" if point.first < 0 else f"generation {point.first}"
+
+
+def change_text(point: PointCost) -> str:
+    """Return the gain in points with its standard error."""
+    return signed(point.gain, 2) + ("" if point.stderr is None else f" ± {point.stderr:.2f}")
 
 
 def _each(point: PointCost) -> Iterator[str]:

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from flows.monitoring.alarms import Alarm
-from flows.monitoring.cost import generation_costs, own_stages
-from flows.monitoring.cost_text import cost_line
+from flows.monitoring.cost import generation_costs, own_stages, point_costs
+from flows.monitoring.cost_text import cost_line, gain_text
 from flows.monitoring.live import Follower
 from flows.monitoring.live_text import headline, step_text
 from flows.monitoring.meter import duration
@@ -29,6 +29,7 @@ def status(run: Run) -> str:
     planned = planned_generations(description, run.history.newest_stages())
     tables, states = RunTables(run).look(), StateReader(run.store)
     (numbers, newest), alarms = _numbers(tables), tables.alarms()
+    costs = generation_costs(tables)
     lines = [
         f"run        {run.run_id} in {run.store.url}",
         *(f"WARNING    {text}" for text in [warning(description)] if text),
@@ -39,8 +40,9 @@ def status(run: Run) -> str:
         f"lease      {holder(states.standing(run.run_id, complete=False))}",
         f"head       {run.history.head()}",
         f"stored     {stored(run)}",
-        f"cost       {cost_line(total(own_stages(generation_costs(tables)).values()))}",
+        f"cost       {cost_line(total(own_stages(costs).values()))}",
         f"numbers    {numbers}",
+        *(f"change     {gain_text(point)}" for point in point_costs(tables, costs)[0]),
         *(f"alarm      {alarm}" for alarm in alarms if alarm.generation == newest),
         *(f"alarms     {text}" for text in [_earlier(alarms, newest)] if text),
     ]

@@ -10,6 +10,8 @@ import pyarrow as pa
 
 from flows.config import RunConfig, dump
 from flows.monitoring.alarms import alarms, summary
+from flows.monitoring.cost import PointCost
+from flows.monitoring.cost_text import change_text, since_text
 from flows.monitoring.players import players
 from flows.monitoring.start_score import unscored_start
 from flows.report.report_cost import cost_section
@@ -79,10 +81,11 @@ def _place(out: Path) -> Path:
 
 
 def _sections(run: RunData, links: ArtifactLinks) -> list[tuple[str, str, Html]]:
-    found = summary(alarms(run.tables["metrics"], run.tables["ratings"], run.clock, run.watch.drift_bounds(), run.watch.scores()))
+    """Return the sections. An alarm counts once in each generation that raised it, as in `populora status`."""
+    found = alarms(run.tables["metrics"], run.tables["ratings"], run.clock, run.watch.drift_bounds(), run.watch.scores())
     return [
         ("headline", "State of the run", _headline(run, links)),
-        ("alarms", f"Alarms ({len(found)})", _alarms(found)),
+        ("alarms", f"Alarms ({len(found)})", _alarms(summary(found))),
         ("learning", "Learning", _plates(run, links, LEARNING)),
         ("population", "Population", joined([_plates(run, links, POPULATION), _births(run, links)])),
         ("tasks", "Tasks", _plates(run, links, TASKS)),
@@ -198,6 +201,7 @@ def _births(run: RunData, links: ArtifactLinks) -> Html:
 def _scores(run: RunData, links: ArtifactLinks) -> Html:
     """Return the scores of every benchmark, without the finest slices. The project's own suites are asked as the run trains."""
     kept = [row for row in run.tables["scores"].to_pylist() if " band " not in row["group"]]
+    changes = changes_table(run.cost.points)
     if not kept:
         return Html('<p class="none">No benchmark has been scored yet.</p>')
     rows = [
@@ -219,7 +223,26 @@ def _scores(run: RunData, links: ArtifactLinks) -> Html:
     header = ("suite", "asked", "generations trained", "member", "measure", "problems of", "score ± standard error", "n")
     shown = details(f"{len(rows)} scores", table(header, rows)) if len(rows) > 60 else table(header, rows)
     hint = unscored_start(run.watch)
-    return joined([shown, *([Html(f'<p class="small">{escape(hint)}</p>')] if hint else [])])
+    return joined([changes, shown, *([Html(f'<p class="small">{escape(hint)}</p>')] if hint else [])])
+
+
+def changes_table(points: Sequence[PointCost]) -> Html:
+    """Return the change from the first to the last scored state of each suite and way of asking, as `populora cost` has it."""
+    rows = [
+        [
+            escape(point.suite),
+            escape(point.question or OWN_WAY),
+            escape(f"{since_text(point)} to generation {point.last}"),
+            escape(f"{change_text(point)} points"),
+            escape(f"{point.problems:,}"),
+        ]
+        for point in points
+    ]
+    if not rows:
+        return Html("")
+    said = "Greedy pass@1, all problems, members averaged within each; the error is that of the differences by problem."
+    header = ("suite", "asked", "from", "paired change ± standard error", "n")
+    return Html(f'{table(header, rows)}<p class="small">{escape(said)}</p>')
 
 
 def _configuration(run: RunData, links: ArtifactLinks) -> Html:

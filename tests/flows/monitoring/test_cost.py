@@ -14,13 +14,13 @@ from flows.browser.app import make_app
 from flows.cli import main
 from flows.config import ConfigError, RunConfig, dump
 from flows.monitoring.cost import PointCost, run_cost
-from flows.monitoring.cost_text import NOT_COUNTED, cost_line, measured_text, money_text, point_text, remarks
+from flows.monitoring.cost_text import NOT_COUNTED, cost_line, gain_text, measured_text, money_text, point_text, remarks
 from flows.monitoring.prices import of_machine
 from flows.monitoring.spending import Spent, spent, spent_by_stage
 from flows.monitoring.status import status
 from flows.notes.note_data import NoteBuilder
 from flows.notes.note_writer import written
-from flows.report.report import report
+from flows.report.report import changes_table, report
 from flows.run.fork import fork
 from flows.run.lease import hold
 from flows.run.manifest import Manifest
@@ -276,6 +276,23 @@ def test_a_point_costs_the_training_between_two_scores(store: FileStore) -> None
     said = point_text(point)
     assert said.startswith("probe-dev: +20.00 ± 2.84 points from the start to generation 1 (200 problems); a point cost ")
     assert "Wh (estimated)" in said and "\x1b" not in said
+
+
+def test_a_change_says_how_its_suite_was_asked_and_is_in_the_status_and_the_report(store: FileStore) -> None:
+    run = Run(store, "r")
+    for who, right in (("start-0123456789ab", 0), ("generation=0001-0123456789ab", 40)):
+        folder = f"cruxeval/asked/{who}"
+        ref = run.write_table_at(f"benchmarks/{folder}/answers.parquet", answers(right), tables.ANSWERS)
+        asked = {"question": {"style": "completion", "max_new_tokens": 1024}}
+        run.commit_benchmark(folder, [], [ref], {}, asked, {})
+    said = "cruxeval (completion, 1,024 tokens): +20.00 ± 2.84 points from the start to generation 1 (200 problems)"
+    (point,) = run_cost(Run(store, "r")).points
+    assert gain_text(point) == said and point_text(point).startswith(f"{said}; a point cost ")
+    assert f"change     {said}" in status(Run(store, "r")).splitlines()
+    shown = str(changes_table([point]))
+    for cell in ("cruxeval", "completion, 1,024 tokens", "the start to generation 1", "+20.00 ± 2.84 points", "200"):
+        assert f"<td>{cell}</td>" in shown or f">{cell}<" in shown, cell
+    assert changes_table([]) == ""
 
 
 def test_a_gain_is_that_of_students_where_teachers_are_scored_too(store: FileStore) -> None:
