@@ -223,11 +223,12 @@ def test_a_message_has_nothing_that_a_terminal_or_a_shell_would_obey(tmp_path: P
 
 def test_a_command_line_is_recorded_and_a_plan_is_not(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
-    file.write_text("broken(")
+    file.write_text("def rule(event):\n    return 1.0\n")
     words = [sys.executable, "-m", "flows.cli", "run", "-c", "chaos", "--store", str(tmp_path / "runs")]
     words += ["--set", f"reward.rule={file}:rule"]
     assert subprocess.run([*words, "--dry-run"], cwd=PROJECT, capture_output=True).returncode == 0
     assert not (tmp_path / "state").exists()
+    file.write_text("broken(")
     assert subprocess.run(words, cwd=PROJECT, capture_output=True).returncode == 2, "the file cannot be loaded"
     (record,) = (tmp_path / "state" / "populora" / "named").iterdir()
     assert record.read_text().startswith(f"function {file} ")
