@@ -46,7 +46,7 @@ def fork(arguments: Namespace) -> int:
 
 
 def _checked(config: RunConfig, known: Mapping[str, Any] | None, unseen: Collection[str]) -> dict[str, object]:
-    """Return the fork's versions. Names are checked, but not files of the parent that the user has not named: a look loads them."""
+    """Return the fork's versions. Names are checked, but no files that the user has not named: a look loads them."""
     from flows.backend import Backend
     from flows.execution.session import versions
 
