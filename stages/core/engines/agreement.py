@@ -78,8 +78,9 @@ def probe(engine: Engine, adapters: Mapping[str, Adapter], temperature: float, m
 
 
 def _completed(engine: Engine, adapters: Mapping[str, Adapter], temperature: float, rounds: Sequence[int]) -> pa.Table:
-    """Return SAMPLES of these rounds."""
-    encoded = [tuple(engine.encode(prompt)) for prompt in PROMPTS]
+    """Return SAMPLES of these rounds. A prompt that leaves no room in the window keeps its last tokens."""
+    most = max(1, engine.window - TOKENS)
+    encoded = [tuple(engine.encode(prompt))[-most:] for prompt in PROMPTS]
     requests = [
         Request(ids, name, crc32(f"{name} {number} {place}".encode()), min(TOKENS, engine.window - len(ids)))
         for name in adapters

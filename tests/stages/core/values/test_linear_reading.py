@@ -255,6 +255,7 @@ NOT_SEEING = MappingProxyType(
         "flows.monitoring.tracking_sinks": "names of metrics",
         "flows.execution.preflight": "a setting, which a person types",
         "flows.execution.stage_process": "messages of errors",
+        "stages.core.engines.vllm_start": "what an engine says before it has read a prompt",
         "flows.experiments.spec": "what a person writes in an experiment's file",
         "stages.figures.plates": "figures, which are ours",
         "stages.core.seed_model.program_grammar": "programs that we generate",
