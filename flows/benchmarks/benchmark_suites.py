@@ -33,6 +33,7 @@ from flows.monitoring.progress import Display
 from flows.run.run import Run
 from flows.storage import Store
 from flows.trust import WITHOUT_WALLS
+from stages.core.number_text import signed
 from stages.core.suites.scores import by_band, by_slice
 from stages.core.suites.statistics import compare
 
@@ -237,7 +238,9 @@ def _comparisons(target: BenchmarkTarget, request: BenchmarkRequest) -> str:
     for name in list(own)[1:]:
         found = compare(own[name], own["base"])
         error = "" if found.stderr is None else f" ± {100 * found.stderr:.2f}"
-        lines.append(f"{name} - base: {100 * found.difference:+.2f}{error}, better on {found.better}, worse on {found.worse}\n")
+        lines.append(
+            f"{name} - base: {signed(100 * found.difference, 2)}{error}, better on {found.better}, worse on {found.worse}\n"
+        )
     return "".join(lines)
 
 

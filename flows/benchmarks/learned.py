@@ -7,6 +7,7 @@ from flows.benchmarks.schedule import start_folder
 from flows.config import RunConfig
 from flows.run.manifest import Ref
 from flows.run.run import Run
+from stages.core.number_text import signed
 from stages.core.suites.changes import ScoreChange, score_changes
 from stages.core.suites.scores import by_band, without_teachers
 
@@ -60,7 +61,7 @@ def _scores(run: Run, generation: int | None, answers: Ref) -> Ref:
 
 def _change(one: ScoreChange) -> str:
     error = "" if one.found.stderr is None else f" ± {100 * one.found.stderr:.1f}"
-    return f"{100 * one.found.difference:+.1f}{error}"
+    return f"{signed(100 * one.found.difference, 1)}{error}"
 
 
 def _levels(one: ScoreChange) -> str:

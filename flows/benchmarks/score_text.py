@@ -2,6 +2,7 @@
 
 import pyarrow as pa
 
+from stages.core.number_text import signed
 from stages.core.suites.by_depth import depth_scores
 from stages.core.suites.changes import score_changes
 from stages.core.suites.scores import Slices, forms
@@ -60,7 +61,7 @@ def changes_text(after: pa.Table, before: pa.Table, slices: Slices, generation: 
             continue
         found = one.found
         error = "" if found.stderr is None else f"{100 * found.stderr:.2f}"
-        change = f"{100 * found.difference:+.2f}"
+        change = signed(100 * found.difference, 2)
         counts = f"{found.better:>7} {found.worse:>6} {found.problems:>6}"
         lines.append(f"{one.group:16} {one.measure:14} {change:>7} {error:>8} {counts}")
     return "\n".join(lines)

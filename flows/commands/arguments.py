@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from flows.config import ConfigError
 from flows.guide.completion import complete, complete_configurations, complete_runs, complete_settings
 from flows.near_names import hint, near_or_all
+from flows.program import program
 
 if TYPE_CHECKING:
     from flows.run.run import Run
@@ -28,6 +29,8 @@ class OneLineParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the message and end with `USAGE`."""
+        if message.endswith("required: RUN"):
+            message += f"; {program()} alone says where the latest run stands"
         print(f"{self.prog}: {message}", file=sys.stderr)
         sys.exit(USAGE)
 

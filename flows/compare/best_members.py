@@ -42,14 +42,14 @@ class BestMember:
 
 
 def best_members(watch: RunTables) -> tuple[BestMember, ...]:
-    """Return the best member of each role; none before the first generation is rated."""
+    """Return the best member of each role, by its rating: none before the first generation is rated, and never a single agent."""
     rated = next((number for number in reversed(watch.generations) if watch.of(number, "ratings").num_rows), None)
     if rated is None:
         return ()
     ratings = {row["member_id"]: row for row in watch.of(rated, "ratings").to_pylist()}
     births = {row["member_id"]: row for row in watch.columns("offspring", DESCENT).to_pylist()}
     found = []
-    for role in dict.fromkeys(row["role"] for row in ratings.values()):
+    for role in dict.fromkeys(row["role"] for row in ratings.values() if row["role"] != "both"):
         members = [row for row in ratings.values() if row["role"] == role]
         top = max(row["fitness"] for row in members)
         best, *equal = sorted((row for row in members if row["fitness"] == top), key=lambda row: str(row["member_id"]))

@@ -16,6 +16,7 @@ from flows.compare.side_by_side import CURVES, Side, SideBySide
 from flows.monitoring.meter import duration
 from flows.monitoring.run_state import RunState
 from stages.core.highlight import visible
+from stages.core.number_text import signed
 
 BARS = "▁▂▃▄▅▆▇█"
 POINTS = 16  # of a curve
@@ -140,7 +141,7 @@ def _pair(pair: PairedScores) -> Group:
         error = "" if found.stderr is None else f" ± {100 * found.stderr:.2f}"
         ties = found.problems - found.better - found.worse
         counts = (f"{found.better:,}", f"{found.worse:,}", f"{ties:,}", f"{found.problems:,}")
-        means = (f"{100 * one.before:.2f}", f"{100 * one.after:.2f}", f"{100 * found.difference:+.2f}{error}")
+        means = (f"{100 * one.before:.2f}", f"{100 * one.after:.2f}", f"{signed(100 * found.difference, 2)}{error}")
         _row(table, one.group, one.measure, *means, *counts)
     return Group(heading, table)
 
@@ -163,7 +164,7 @@ def _best(found: SideBySide) -> Table:
     roles = list(dict.fromkeys(best.role for run in found.runs for best in run.best))
     for role in roles:
         own = [next((best for best in run.best if best.role == role), None) for run in found.runs]
-        _row(table, "agent" if role == "both" else role, *("–" if best is None else _member(best) for best in own))
+        _row(table, role, *("–" if best is None else _member(best) for best in own))
     return table
 
 

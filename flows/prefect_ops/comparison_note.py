@@ -42,7 +42,7 @@ def _standing(run: Run) -> dict[str, str]:
         share = values.get((name, None, None, None))
         found[f"{said}, newest"] = "–" if share is None or share != share else f"{100 * share:.1f} %"
     members = {row["member_id"]: row for row in ratings}  # a row per match: the last has the rating that a member ends with
-    for role in sorted({row["role"] for row in ratings}):
+    for role in sorted({row["role"] for row in ratings} - {"both"}):
         best = max((row for row in members.values() if row["role"] == role), key=lambda row: row["fitness"])
         found[f"best {role}"] = f"{best['next_adapter_id']}: {best['mu']:.1f} ± {best['sigma']:.1f}"
     found["seconds of all stages"] = f"{sum(sum(spent.values()) for spent in watch.clock().values()):,.0f}"

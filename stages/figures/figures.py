@@ -133,8 +133,8 @@ def zero_variance(samples: pa.Table) -> Plate:
     label(ax, "groups without a signal (%)")
     legend(ax)
     caption = (
-        "Groups whose samples all earned the same teach nothing, nor do those with centred rewards of 0. Above the dotted line "
-        "an alarm is raised. "
+        "A group in which every sample earned the same reward teaches nothing, nor does one with centred rewards of 0. Above the "
+        "dotted line an alarm is raised. "
         f"{BARS} over groups; n = {' and '.join(counts)} per generation."
     )
     return Plate(plate.name, plate.question, caption, plate.tables, figure)

@@ -123,6 +123,9 @@ def test_what_is_damaged_is_one_line_that_says_who_knows_more(
         (["init", "FOLDER/new.toml", "--hardware", "smoke", "--budget", "0h"], "0h leaves no time for a generation"),
         (["cost", "some", "--by", "generation", "--generation", "1"], "--by generation cannot be combined with --generation"),
         (["inspect", "some", "--task", "a", "--adapter", "b"], "not allowed with argument"),
+        (["status"], "the following arguments are required: RUN; "),
+        (["status"], " alone says where the latest run stands"),
+        (["export", "some", "a", "b", "--dtype", "float32"], "export: --dtype needs --merge"),
         (["bench", "storage", "--nosuch"], "populora bench storage: unrecognized arguments: --nosuch"),
     ],
 )
@@ -367,6 +370,21 @@ def test_a_reader_that_has_gone_is_a_success_only_where_nothing_is_left_undone(w
     done = subprocess.run(command, cwd=PROJECT, env=buffered, stdout=write, stderr=subprocess.PIPE, text=True)
     os.close(write)
     assert (done.returncode, done.stderr) == (code, said)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("export", ["id of the run", "`populora inspect RUN` lists them", "folder to write"]),
+        ("verify", ["id, program and input"]),
+        ("grade", ["examples", "deduction, abduction or induction"]),
+    ],
+)
+def test_help_names_what_a_command_takes(command: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert [word for word in words if word not in said] == []
 
 
 def test_help_lists_every_command() -> None:

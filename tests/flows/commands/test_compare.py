@@ -25,6 +25,8 @@ def test_tables_and_json(store: Path, capsys: pytest.CaptureFixture[str]) -> Non
     text = capsys.readouterr().out
     assert "settings that differ: 0, equal: " in text
     assert "probe-dev, paired by problem: second (1 trained) − first (1 trained)" in text and "+25.00 ± " in text
+    assert main(["compare", "second", "first", "--store", str(store)]) == 0
+    assert "−25.00 ± " in capsys.readouterr().out
     assert main(["compare", "second", "first", "--store", str(store), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["pairs"][0]["changes"][0]["found"]["difference"] == -0.25

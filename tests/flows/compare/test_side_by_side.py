@@ -319,7 +319,9 @@ def test_runs_of_other_kinds_and_half_finished_ones_stand_side_by_side(store: Fi
     first, half, alone = found.runs
     assert (half.state, half.done, half.planned, half.upcoming) == (RunState.STOPPED, 3, 4, "grade of generation 3")
     assert (first.population, alone.population) == ("2 teachers and 2 students", "a single agent in both roles")
-    assert [best.role for best in alone.best] == ["both"]
+    assert [best.role for best in first.best] == ["teacher", "student"] and alone.best == (), (
+        "a single agent's rating is constant"
+    )
     assert "half is stopped: 3 of 4 generations are done; next: grade of generation 3." in found.notes
     assert {row["generation"] for row in half.curves if row["name"] == "solve.rate"} == {0, 1, 2}
     assert first.head == Run(store, "first").history.head() and half.head == Run(store, "half").history.head()
