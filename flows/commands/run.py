@@ -2,7 +2,7 @@
 
 import json
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,7 +54,7 @@ def run(arguments: Namespace) -> int:
     from flows.execution.idle import nothing_left
     from flows.execution.preflight import check_machine, processes
     from flows.execution.recomputation import settled
-    from flows.execution.session import check_resumable, check_same_settings
+    from flows.execution.session import check_resumable
     from flows.execution.stage_process import early_worker
     from flows.monitoring.progress import say
     from flows.plan.estimate import plan, stored_bytes
@@ -100,12 +100,14 @@ def run(arguments: Namespace) -> int:
     elsewhere = bool(places.keys() & {"gpu", "ray"})
     if arguments.dry_run:
         from flows.backend import Backend
+        from flows.choices import user_files
 
+        if description is not None:  # its lengths and style were checked when it began
+            functions = {key for key, _ in user_files(config)}  # a plan runs no program and starts no interpreter
+            _check_stored(arguments, config, description, Run(open_store(store), run_id), functions)
         Backend(config).check_names()
         folder = None if elsewhere else local_folder(config.model.name)
-        if description is not None:  # its lengths and style were checked when it began
-            check_same_settings(run_id, description, settled(pinned(config, description), description))
-        elif folder is not None:
+        if description is None and folder is not None:
             found = read_folder(folder, config.engine.window)
             check_lengths(config, found)
             check_style(config, found)
@@ -153,8 +155,13 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _check_stored(arguments: Namespace, config: RunConfig, description: Mapping[str, Any], run: "Run") -> None:
-    """Raise ConfigError if the stored run chooses code that the user has not named, or was begun with other settings or files."""
+def _check_stored(
+    arguments: Namespace, config: RunConfig, description: Mapping[str, Any], run: "Run", keys: Collection[str] | None = None
+) -> None:
+    """Raise ConfigError if the stored run chooses code that the user has not named, or was begun with other settings or files.
+
+    With `keys`, only the code that these choose is looked at.
+    """
     from flows.choices import check_sources
     from flows.execution.recomputation import settled
     from flows.execution.session import check_same_settings
@@ -163,7 +170,7 @@ def _check_stored(arguments: Namespace, config: RunConfig, description: Mapping[
 
     check_same_settings(run.run_id, description, settled(pinned(config, description), description))
     check_sources(config, description["versions"], run.run_id)
-    check(config, run, function_folders(arguments.functions), arguments.set)
+    check(config, run, function_folders(arguments.functions), arguments.set, keys)
 
 
 def _spare_places(config: RunConfig) -> str:

@@ -72,6 +72,14 @@ def test_fsck_loads_no_function_that_a_shared_run_brought(
     assert "it was called" in found.findings[0].problem
 
 
+def test_a_plan_loads_no_function_that_a_shared_run_brought(evil: SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
+    stored(evil.store, f"reward.rule={evil.file}:rule")
+    words = ["run", "--resume", "shared", "--dry-run", "--set", "generations=9", "--store", str(evil.store)]
+    assert main(words) == 2
+    assert not evil.mark.exists() and f"add --functions {evil.file.parent}" in capsys.readouterr().err
+    assert main([*words, "--functions", str(evil.file.parent)]) == 0 and evil.mark.exists()
+
+
 def test_fsck_draws_with_no_curriculum_that_a_shared_run_brought(evil: SimpleNamespace) -> None:
     shipped = ["population.teachers=0", "evolution.every=0"]
     run = stored(evil.store, *shipped, f"propose.curriculum={evil.file}:rule")
