@@ -141,7 +141,8 @@ def _probe_of_run(asked: list[Namespace], run: Run, suite: str) -> None:
     if asked[0].dry_run:
         members, first = sum(map(len, contestants)), asked[0]
         count = len(problems_of(suite, None, first.limit, pattern=first.problems))
-        print(f"{suite}: {count} problems, {members} adapters, {(1 + first.attempts) * members * count} answers")
+        who = "1 adapter" if members == 1 else f"{members:,} adapters"
+        print(f"{suite}: {count:,} problems, {who}, {(1 + first.attempts) * members * count:,} answers")
         return
     tables = []
     for each in asked:
@@ -213,11 +214,13 @@ def _plan(target: BenchmarkTarget, request: BenchmarkRequest) -> str:
         return f"{request.suite}: already scored, nothing to do"
     words, each = words_of(request, Backend(target.config)), 1 + request.attempts
     answers = len(request.problems) * len(target.contestants) * each if target.given is None else len(target.given)
-    lines = [f"{request.suite}: {len(request.problems)} problems, {len(target.contestants)} contestants, {answers} answers"]
+    members = len(target.contestants)
+    who = "1 contestant" if members == 1 else f"{members:,} contestants"
+    lines = [f"{request.suite}: {len(request.problems):,} problems, {who}, {answers:,} answers"]
     if target.given is None:
         letters = sum(len(words.asks(problem)) for problem in request.problems)
-        lines.append(f"  prompts: about {letters // 4 * len(target.contestants)} tokens; style {words.style}")
-        lines.append(f"  to write: at most {answers * request.max_new_tokens} tokens")
+        lines.append(f"  prompts: about {letters // 4 * members:,} tokens; style {words.style}")
+        lines.append(f"  to write: at most {answers * request.max_new_tokens:,} tokens")
     done = done_shards(target, request)
     if done:
         seconds = sum(one.clock["seconds"] for one in done) / sum(one.counts["answers"] for one in done)

@@ -41,7 +41,10 @@ def add(command: Add) -> None:
     )
     complete(resumed, complete_runs)
     add_functions(parser, f"with --resume: {TRUSTED}")
-    parser.add_argument("--dry-run", action="store_true", help="print the resolved configuration and the plan, and write nothing")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the plan and the settings that are not defaults, and write nothing"
+    )
+    parser.add_argument("--json", action="store_true", help="with --dry-run: print the whole configuration as JSON instead")
     parser.add_argument("--detach", action="store_true", help="hand the run to the server of populora serve, and return")
     where = "other machines for stages: sandbox=POOL, gpu=POOL, ray=HOST:PORT (repeatable)"
     parser.add_argument("--place", action="append", default=[], metavar="KIND=WHERE", help=where)
@@ -67,6 +70,8 @@ def run(arguments: Namespace) -> int:
     from flows.storage import check_run_id, open_store
     from flows.trust import remember
 
+    if arguments.json and not arguments.dry_run:
+        raise ConfigError("--json prints the configuration of a --dry-run")
     if arguments.dry_run and arguments.detach:
         raise ConfigError("--dry-run cannot be combined with --detach: it plans and starts nothing")
     if arguments.resume is not None and (arguments.run_id is not None or arguments.config is not None):
@@ -101,6 +106,7 @@ def run(arguments: Namespace) -> int:
     if arguments.dry_run:
         from flows.backend import Backend
         from flows.choices import user_files
+        from flows.guide.setting_list import changed_settings
 
         if description is not None:  # its lengths and style were checked when it began
             functions = {key for key, _ in user_files(config)}  # a plan runs no program and starts no interpreter
@@ -113,7 +119,10 @@ def run(arguments: Namespace) -> int:
             check_style(config, found)
         config = settled(config, elsewhere=True) if elsewhere else config  # what the run's cards will compute
         spare = "" if elsewhere else _spare_places(config)
-        print(json.dumps(dump(config), indent=2), plan(config), *filter(None, [spare and f"processes        {spare}"]), sep="\n")
+        if arguments.json:
+            print(json.dumps(dump(config), indent=2))
+            return 0
+        print(plan(config), *filter(None, [spare and f"processes        {spare}"]), *changed_settings(config), sep="\n")
         return 0
     stored = Run(open_store(store), run_id)
     idle = not arguments.detach and nothing_left(stored, config.generations)

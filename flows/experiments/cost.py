@@ -46,8 +46,8 @@ def plan_text(experiment: Experiment, runs: Sequence[Planned], store: Store) -> 
         size = stored_bytes(planned.config)
         total_hours, total_bytes = total_hours + needed, total_bytes + size
         place = f"{done} of {planned.config.generations}"
-        lines.append(f"{planned.run_id:40} {place:>13} {needed:7.2f} {size / 1e6:9.1f}  {source}")
-    lines.append(f"{'total':40} {'':13} {total_hours:7.2f} {total_bytes / 1e6:9.1f}")
+        lines.append(f"{planned.run_id:40} {place:>13} {needed:7,.2f} {size / 1e6:9,.1f}  {source}")
+    lines.append(f"{'total':40} {'':13} {total_hours:7,.2f} {total_bytes / 1e6:9,.1f}")
     if unlike := _attempts(runs):
         lines.append(f"attempts per student and generation, at most: {unlike}; equal generations are not equal attempts")
     if money:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from flows.config import RunConfig
+from flows.config import RunConfig, differences, dump
 
 WORDS = {"integer": "integer", "number": "number", "string": "text", "boolean": "true or false"}
 LIMITS = {"minimum": "at least", "exclusiveMinimum": "more than", "maximum": "at most", "exclusiveMaximum": "less than"}
@@ -52,6 +52,14 @@ def groups() -> Mapping[str, str]:
 def as_toml(value: object) -> str:
     """Return a setting's value as a configuration file has it; for these types TOML and JSON agree."""
     return json.dumps(value, ensure_ascii=False)
+
+
+def changed_settings(config: RunConfig) -> list[str]:
+    """Return a heading and one line for each setting that is not the default, as `--set` takes it."""
+    values = dump(config)
+    changed = differences(dump(RunConfig()), values)
+    heading = "settings         the defaults (populora explain)" + (", except" if changed else "")
+    return [heading, *(f"  {key}={as_toml(value_at(values, key))}" for key in settings() if key in changed)]
 
 
 def value_at(values: Mapping[str, Any], key: str) -> Any:

@@ -33,7 +33,7 @@ def plan(config: RunConfig) -> str:
         "members          1, in both roles"
         if config.mode == "single"
         else f"members          {members} ({teachers or 'no'} teachers, {students} students)",
-        f"per generation   {proposals} proposals, at most {attempts} attempts, at most {tokens:,} generated tokens",
+        f"per generation   {proposals:,} proposals, at most {attempts:,} attempts, at most {tokens:,} generated tokens",
     ]
     if advice := uncorrected(config):
         lines.append(f"advice           {advice}")
@@ -205,9 +205,17 @@ def _money(config: RunConfig) -> list[str]:
 
 def _hours(config: RunConfig) -> list[str]:
     usual = hours(config, MEAN)
-    found = ", ".join(f"{rounded(usual[machine])} to {rounded(most)} on {machine}" for machine, most in hours(config).items())
+    found = ", ".join(f"{span_text(usual[machine], most)} on {machine}" for machine, most in hours(config).items())
     shares = f"the first if completions have {MEAN:.1%} of their token limits, the second if all are as long as they may be"
-    return [f"hours            {found}: an estimate from arithmetic, without start and benchmarks; {shares}"]
+    return [f"time             {found}: an estimate from arithmetic, without start and benchmarks; {shares}"]
+
+
+def span_text(least: float, most: float) -> str:
+    """Return a span of hours, in minutes below an hour: `7 to 46 minutes`, `40 minutes to 3.20 hours`."""
+    low, high = (max(1, round(60 * value)) if value < 1 else None for value in (least, most))
+    if high is not None:
+        return f"{low} to {high} minutes" if low != high else f"about {high} minute{'' if high == 1 else 's'}"
+    return f"{rounded(least) if low is None else f'{low} minutes'} to {rounded(most)} hours"
 
 
 def rounded(value: float) -> str:

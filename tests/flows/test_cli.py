@@ -1,6 +1,7 @@
 """The command line: a user's mistake is one line and code 2, an unreachable service 3, never a traceback, nothing written."""
 
 import argparse
+import json
 import os
 import re
 import signal
@@ -81,6 +82,7 @@ def test_what_is_damaged_is_one_line_that_says_who_knows_more(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["run", "--json"], "--json prints the configuration of a --dry-run"),
         (["run", "--dry-run", "--detach"], "--dry-run cannot be combined with --detach"),
         (["run", "--dry-run", "--set", 'benchmark.suites=["nosuch"]'], "nosuch"),
         (["run", "--dry-run", "--store", "FILE"], "FILE' is a file; give a folder"),
@@ -163,23 +165,29 @@ def test_a_store_that_cannot_be_written_is_refused_in_one_line(tmp_path: Path) -
     assert "Traceback" not in done.stderr
 
 
-def test_dry_run_prints_the_configuration_and_the_plan(tmp_path: Path) -> None:
-    done = populora("run", "-c", "paper", "--dry-run", "--store", str(tmp_path / "store"))
+def test_dry_run_prints_the_plan_and_what_is_no_default_or_all_settings_as_json(tmp_path: Path) -> None:
+    words = ("run", "-c", "paper", "--set", "seed=7", "--dry-run", "--store", str(tmp_path / "store"))
+    done = populora(*words)
     assert done.returncode == 0, done.stderr
-    assert '"teachers": 4' in done.stdout
-    assert "fits             1 x 80 GB" in done.stdout
+    plan, _, settings = done.stdout.partition("\nsettings         the defaults (populora explain), except\n")
+    assert plan.startswith(
+        "members          8 (4 teachers, 4 students)\nper generation   768 proposals, at most 6,144 attempts, "
+    )
+    assert "fits             1 x 80 GB" in plan and "  seed=7" in settings.splitlines() and "teachers" not in settings
+    done = populora(*words, "--json")
+    assert json.loads(done.stdout)["population"]["teachers"] == 4 and json.loads(done.stdout)["seed"] == 7
     assert not (tmp_path / "store").exists()
 
 
 @pytest.mark.parametrize("place", ["gpu=gpu", "ray=head:6379"])
 def test_a_dry_run_plans_what_cards_elsewhere_compute(place: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "-c", "paper-8gpu", "--dry-run"]) == 0
+    assert main(["run", "-c", "paper-8gpu", "--dry-run", "--json"]) == 0
     here = capsys.readouterr().out
-    assert main(["run", "-c", "paper-8gpu", "--dry-run", "--place", place]) == 0
+    assert main(["run", "-c", "paper-8gpu", "--dry-run", "--json", "--place", place]) == 0
     there = capsys.readouterr().out
     assert '"gradient_checkpointing": "auto"' in here and '"gradient_checkpointing": true' in there
     chosen = ["--set", "learning.gradient_checkpointing=true", "--set", "learning.recompute_above=0"]
-    assert main(["run", "-c", "paper-8gpu", "--dry-run", *chosen]) == 0
+    assert main(["run", "-c", "paper-8gpu", "--dry-run", "--json", *chosen]) == 0
     assert capsys.readouterr().out == there
     assert main(["run", "-c", "paper-8gpu", "--dry-run", "--place", "moon=gpu"]) == 2
 

@@ -13,7 +13,7 @@ from stages.core.prompts.styles import Kind
 def test_committed_configurations_parse_and_have_a_plan(name: str) -> None:
     config = load(name)
     assert "memory" in plan(config)
-    assert "hours" in plan(config)
+    assert "\ntime             " in plan(config)
 
 
 def test_the_issue_of_record_is_what_the_named_runs_say() -> None:

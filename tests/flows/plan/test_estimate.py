@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from flows.config import load
-from flows.plan.estimate import cpu_dtype, hours, plan, price_of, uncorrected
+from flows.plan.estimate import cpu_dtype, hours, plan, price_of, span_text, uncorrected
 
 
 def test_bfloat16_without_its_units_is_computed_in_float32(tmp_path: Path) -> None:
@@ -70,3 +70,16 @@ def test_vllm_without_importance_correction_is_advised_of_it(settings: list[str]
     config = load("paper", settings)
     assert ("start with learning.importance_cap=2" in uncorrected(config)) == advised
     assert ("\nadvice           learning.importance_cap=0: " in plan(config)) == advised
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "text"),
+    [
+        (0.001, 0.01, "about 1 minute"),
+        (0.12, 0.77, "7 to 46 minutes"),
+        (0.5, 3.2, "30 minutes to 3.20 hours"),
+        (26.0, 1815.2, "26 to 1,815 hours"),
+    ],
+)
+def test_times_below_an_hour_are_in_minutes(least: float, most: float, text: str) -> None:
+    assert span_text(least, most) == text

@@ -110,13 +110,13 @@ def test_the_list_reads_the_newest_manifest_once(store: FileStore) -> None:
 
 def test_a_resume_goes_to_the_raised_number(store: FileStore, capsys: pytest.CaptureFixture[str]) -> None:
     for settings, planned in (([], 6), (["--set", "generations=8"], 8)):
-        assert main(["run", "--resume", "r", "--store", str(store.root), "--dry-run", *settings]) == 0
+        assert main(["run", "--resume", "r", "--store", str(store.root), "--dry-run", "--json", *settings]) == 0
         assert f'"generations": {planned},' in capsys.readouterr().out
 
 
 def test_a_damaged_manifest_stops_no_resume(unrecorded: FileStore, capsys: pytest.CaptureFixture[str]) -> None:
     rewrite(unrecorded, "{")
-    resumed = ["run", "--resume", "r", "--store", str(unrecorded.root), "--dry-run"]
+    resumed = ["run", "--resume", "r", "--store", str(unrecorded.root), "--dry-run", "--json"]
     assert main(resumed) == 0
     assert '"generations": 3,' in capsys.readouterr().out, "the newest generation that can be read knows of no more"
 
@@ -127,7 +127,7 @@ def test_without_a_record_it_has_what_it_has_begun(unrecorded: FileStore, capsys
     resumed = ["run", "--resume", "r", "--store", str(unrecorded.root), "--dry-run"]
     assert main(resumed) == 2
     assert "has begun generation 3; to how many generations it was raised is not recorded" in capsys.readouterr().err
-    assert main([*resumed, "--set", "generations=6"]) == 0
+    assert main([*resumed, "--set", "generations=6", "--json"]) == 0
     assert '"generations": 6,' in capsys.readouterr().out
 
 
