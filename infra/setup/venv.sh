@@ -93,9 +93,16 @@ install_packages() {
     logged pip venv_pip -c "$ROOT/constraints.txt" -e "${ROOT}[dev]"
 }
 
+# check_platform SYSTEM MACHINE: torch publishes nothing for a Mac with an Intel processor.
+check_platform() {
+    [ "$1-$2" != Darwin-x86_64 ] ||
+        fail 3 "torch has no packages for macOS on Intel: use a Mac with Apple silicon (outside Rosetta), or Linux"
+}
+
 ensure_venv() {
     local build python want inputs
     build=$(torch_build)
+    [ "$build" = own ] || check_platform "$(uname -s)" "$(uname -m)"
     # shellcheck disable=SC2046,SC2086  # lists of names without spaces
     inputs=$(digest $VENV_INPUTS $(cd "$ROOT" && LC_ALL=C ls "$LOCKS"/*.txt))
     want="$inputs $build $VENV"

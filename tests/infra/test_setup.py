@@ -47,3 +47,10 @@ def test_a_tool_that_does_not_answer_is_no_machine_without_gpu(tmp_path: Path, a
 def test_eight_cards_have_the_time_to_start() -> None:
     assert cards.SECONDS == doctor.CARDS_SECONDS == 90
     assert "\nSMI_SECONDS=90 " in (PROJECT / "infra/setup/torch.sh").read_text()
+
+
+def test_a_mac_with_an_intel_processor_is_refused_in_one_line(tmp_path: Path) -> None:
+    script = f". {PROJECT}/infra/setup/venv.sh; check_platform Linux x86_64; check_platform Darwin arm64; "
+    done = bash(script + "check_platform Darwin x86_64; echo after", tmp_path)
+    said = "setup: torch has no packages for macOS on Intel: use a Mac with Apple silicon (outside Rosetta), or Linux\n"
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", said)

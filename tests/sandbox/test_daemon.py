@@ -9,6 +9,7 @@ import pytest
 from flows.commands.doctor import _docker
 from stages.core.sandbox.daemon import unreachable
 from stages.core.sandbox.docker import DockerSandbox
+from stages.core.sandbox.local import LocalSandbox, unsuited
 from stages.core.sandbox.protocol import SandboxUnavailable
 
 
@@ -30,6 +31,13 @@ def test_why_a_daemon_does_not_answer_is_said_in_words(tmp_path: Path, monkeypat
             with pytest.raises(docker.errors.DockerException) as error:
                 docker.from_env(timeout=5)
             assert unreachable(error.value) == f"{address}: nothing listens there"
+
+
+def test_the_local_sandbox_is_refused_off_linux_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert unsuited("linux") == ""
+    monkeypatch.setattr("sys.platform", "darwin")
+    with pytest.raises(SandboxUnavailable, match=r"^the local sandbox needs Linux, this is darwin: use Docker \(docs/install"):
+        LocalSandbox()
 
 
 def test_other_reasons_keep_their_words() -> None:

@@ -12,6 +12,7 @@ import sys
 
 from stages.core.sandbox.link import SANDBOX_FOLDER, RunLimits, missing_walls
 from stages.core.sandbox.pool import Pool
+from stages.core.sandbox.protocol import SandboxUnavailable
 
 RUNNER = SANDBOX_FOLDER / "runner" / "supervisor.py"
 _NAMESPACES = ["--net", "--ipc", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
@@ -25,6 +26,8 @@ class LocalSandbox(Pool):
     mend = "containers/sandbox/runner has changed since this process started; restart the process"
 
     def __init__(self, workers: int = 2, limits: RunLimits | None = None, window: int = 64, recycle_after: int = 10_000):
+        if why := unsuited(sys.platform):
+            raise SandboxUnavailable(why)
         if not _warned:
             _warned.append("said")
             print(f"\033[31m{NOTICE}\033[0m", file=sys.stderr)
@@ -41,6 +44,13 @@ class LocalSandbox(Pool):
         missing = ["container", "own_filesystem", "memory_cgroup", "pids_cgroup"]
         missing += [] if self.prefix else ["network_namespace", "pid_namespace", "ipc_namespace"]
         return {"kind": "local", "wall": False, "image": None, "missing": missing + missing_walls(found), **found}
+
+
+def unsuited(platform: str) -> str:
+    """Return why the local sandbox does not work on a system; empty on Linux, whose kernel its limits and filters need."""
+    if platform.startswith("linux"):
+        return ""
+    return f"the local sandbox needs Linux, this is {platform}: use Docker (docs/install.md#without-docker)"
 
 
 def _namespace_command() -> list[str]:

@@ -1,7 +1,6 @@
 """How many answers have the asked form, and how many of those are right: what `populora benchmark` prints under the scores."""
 
 import math
-import re
 from pathlib import Path
 
 import pytest
@@ -154,7 +153,7 @@ def test_the_command_prints_what_has_changed_since_an_earlier_generation(
     assert "probe-dev: 3 problems, 4 adapters" in capsys.readouterr().out
     one = ["benchmark", "smoke", "--suite", "probe-dev", "--adapter", "s0-start", "--dry-run", "--attempts", "999"]
     assert benchmark(_parser().parse_args(one), store, Run(store, "smoke")) == 0
-    assert re.fullmatch(r"probe-dev: \d+ problems, 1 adapter, \d{2,3},000 answers", capsys.readouterr().out.strip())
+    assert capsys.readouterr().out == "probe-dev: 3,600 problems, 1 adapter, 3,600,000 answers\n"
     with pytest.raises(ConfigError, match="suite probe-dev: no problem has an id that matches 'test-"):
         benchmark(_parser().parse_args([*words, "--problems", "test-*"]), store, Run(store, "smoke"))
 
