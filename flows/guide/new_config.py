@@ -21,8 +21,8 @@ from flows.storage import StoreRefused, open_store
 HARDWARE = {
     "quickstart": "two CPU cores, with the shipped model that shows its steps",
     "smoke": "two CPU cores, with the shipped seed model",
-    "laptop": "two CPU cores and 12 GB of memory",
-    "pair": "two CPU cores and 12 GB of memory, a quarter of an hour, tasks with mixed results",
+    "laptop": "two CPU cores and 10 GB of memory",
+    "pair": "two CPU cores and 10 GB of memory, a quarter of an hour, tasks with mixed results",
     "one-gpu": "one GPU with 24 GB",
     "paper": "one GPU with 80 GB",
     "paper-8gpu": "8 GPUs with 80 GB",
