@@ -14,7 +14,7 @@ from flows.config import PROJECT
 from stages.core.suites import math_grader, prompts
 from stages.core.suites.math_answers import extract, last_boxed, normal
 from stages.core.suites.math_grader import GraderUnavailable, MathAnswer, MathGrader
-from tests.support.suite_answers import PHRASINGS, near_misses
+from tests.stages.core.suites.suite_answers import PHRASINGS, near_misses
 
 FULL = Path(__file__).resolve().parents[5] / "shared" / "benchdata"
 
@@ -181,7 +181,7 @@ def test_waiting_for_a_processor_is_no_timeout(grader: MathGrader) -> None:
 def test_silence_is_no_verdict_and_weaker_walls_are_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(math_grader, "WORKER", "tests.support.silent_grader")
+    monkeypatch.setattr(math_grader, "WORKER", "tests.stages.core.suites.silent_grader")
     monkeypatch.setattr(math_grader, "_warned", [])
     silent = MathGrader(workers=1, seconds=0.01)
     with pytest.raises(GraderUnavailable, match="got no answer in 1 s"):
