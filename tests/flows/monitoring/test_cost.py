@@ -2,7 +2,6 @@
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,14 +15,13 @@ from flows.config import ConfigError, RunConfig, dump
 from flows.monitoring.cost import PointCost, run_cost
 from flows.monitoring.cost_text import NOT_COUNTED, cost_line, gain_text, measured_text, money_text, point_text, remarks
 from flows.monitoring.prices import of_machine
-from flows.monitoring.spending import Spent, spent, spent_by_stage
+from flows.monitoring.spending import Spent
 from flows.monitoring.status import status
 from flows.notes.note_data import NoteBuilder
 from flows.notes.note_writer import written
 from flows.report.report import changes_table, report
 from flows.run.fork import fork
 from flows.run.lease import hold
-from flows.run.manifest import Manifest
 from flows.run.run import Run
 from flows.settings import Cost
 from flows.store.file_store import FileStore
@@ -67,12 +65,6 @@ def no_prices_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(f"POPULORA_COST_{name.upper()}", raising=False)
 
 
-def clock(started: float | None = None, seconds: float = 10.0, host: str = "one", **more: object) -> Manifest:
-    """The manifest of a step with this clock."""
-    when = {} if started is None else {"started": started}
-    return Manifest("r", 0, "solve", "", (), (), clock={"seconds": seconds, "host": host} | when | more)
-
-
 # --- sums -----------------------------------------------------------------------------------------------------------------------
 
 
@@ -104,28 +96,6 @@ def test_a_run_of_an_older_version_has_seconds_and_the_tokens_of_its_metrics(tmp
     assert not cost.generations[-1].done and "grade" in cost.generations[-1].stages
     assert [text.split(":")[0] for text in remarks(cost)] == ["No energy", "No money", "Not counted"]
     assert "No energy" not in cost_line(used) and "money" not in cost_line(used)
-
-
-def test_an_update_beside_the_rollouts_costs_what_it_adds_to_them() -> None:
-    price = Cost(machine_hour=36.0, currency="EUR")
-
-    def update(seconds: float, host: str = "one") -> Spent:
-        steps = [
-            ("propose", 0.0, 10.0, "one"),
-            ("solve", 10.0, 30.0, "one"),
-            ("reward", 40.0, 0.0, "one"),
-            ("update", 0.0, seconds, host),
-        ]
-        made = [replace(clock(began, took, where, watts=100.0), stage=stage) for stage, began, took, where in steps]
-        return spent_by_stage(made, price)["update"]
-
-    for seconds, more in ((25.0, 0.0), (50.0, 10.0)):
-        found = update(seconds)
-        assert (found.seconds, found.machine_seconds, found.priced_seconds) == (seconds, more, more)
-        assert found.joules == {"estimate": 100.0 * more} and found.money == {"EUR": pytest.approx(0.01 * more)}
-    assert update(25.0, "two").machine_seconds == 25.0
-    running = [replace(clock(0.0, 5.0), stage=stage) for stage in ("propose", "update.parts/00")]
-    assert set(spent_by_stage(running, price)) == {"propose"}, "what it adds is not known yet"
 
 
 def test_a_run_whose_update_began_early_counts_its_machine_once(store: FileStore, tmp_path: Path) -> None:
@@ -164,42 +134,6 @@ def test_a_fork_does_not_pay_again_for_what_it_shares(store: FileStore) -> None:
     assert list(cost.by_generation) == [1] and cost.parents == ["r"]
     assert (cost.total.seconds, cost.inherited.seconds) == (36 * 9, 36 * 10)
     assert any(text.startswith("Taken over from r and not counted again") for text in remarks(cost))
-
-
-# --- one machine, several steps -------------------------------------------------------------------------------------------------
-
-
-def test_parts_on_the_cards_of_one_machine_pay_its_hour_once() -> None:
-    price = {"machine_hour": 36.0, "kwh": 0.0, "currency": "EUR"}
-    parts = [
-        clock(0.0, 10.0, energy={"cards": {"a": 1000.0}, "processor": {"package-0": 500.0}}, price=price),
-        clock(5.0, 10.0, energy={"cards": {"b": 2000.0}, "processor": {"package-0": 500.0}}, price=price),
-    ]
-    used = spent(parts, Cost())
-    assert (used.seconds, used.machine_seconds) == (20.0, 15.0)
-    assert used.money == {"EUR": pytest.approx(0.15)}
-    assert used.joules == {"cards": pytest.approx(3000.0), "processor": pytest.approx(750.0)}, "one counter, 50 W for 15 s"
-    assert used.energy_source == "measured" and used.energy_seconds == 15.0
-
-
-def test_two_machines_pay_twice_and_a_gap_is_free() -> None:
-    price = {"machine_hour": 36.0, "kwh": 0.0, "currency": "EUR"}
-    used = spent([clock(0.0, host="one", price=price), clock(0.0, host="two", price=price)], Cost())
-    assert used.machine_seconds == 20.0 and used.money == {"EUR": pytest.approx(0.2)}
-    assert spent([clock(0.0), clock(50.0)], Cost()).machine_seconds == 20.0
-    assert spent([clock(), clock()], Cost()).machine_seconds == 20.0, "without a start, nothing says that they overlap"
-
-
-def test_what_is_measured_and_what_is_estimated() -> None:
-    cards = {"energy": {"cards": {"a": 1000.0}}}
-    assert spent([clock(0.0, **cards)], Cost()).energy_source == "measured"
-    assert spent([clock(0.0, **cards, watts=50.0)], Cost()).joules == {"cards": 1000.0, "estimate": 500.0}
-    assert spent([clock(0.0, **cards, watts=50.0)], Cost()).energy_source == "partly estimated"
-    assert spent([clock(0.0)], Cost(watts=50.0)).energy_source == "estimated"
-    assert spent([clock(0.0, energy={"processor": {"p": 9.0}})], Cost(watts=50.0)).joules == {"processor": pytest.approx(9.0)}
-    assert spent([clock(0.0)], Cost()).kwh is None
-    half = spent([clock(0.0, watts=50.0), clock(20.0)], Cost())
-    assert (half.energy_seconds, half.machine_seconds) == (10.0, 20.0)
 
 
 # --- prices ---------------------------------------------------------------------------------------------------------------------
