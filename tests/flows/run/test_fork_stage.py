@@ -1,7 +1,5 @@
 """A fork that begins inside a generation shares the stages before one, and nothing else of that generation."""
 
-import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,14 +33,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with hold(open_store(str(folder)), "smoke") as epoch:
         example_run.build(Run(open_store(str(folder)), "smoke", epoch), 3, CONFIG)
     return folder
-
-
-@pytest.fixture
-def run(whole: Path, tmp_path: Path) -> Iterator[Run]:
-    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
-    store = open_store(str(tmp_path))
-    with hold(store, "smoke") as epoch:
-        yield Run(store, "smoke", epoch)
 
 
 @pytest.mark.parametrize("stage", STAGE_NAMES[1:])

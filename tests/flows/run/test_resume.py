@@ -1,8 +1,7 @@
 """Where a run resumes when something of it is lost: what can be made again is, and nothing is removed for what cannot."""
 
 import json
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +33,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with hold(store, "smoke") as epoch:
         retire(example_run.build(Run(store, "smoke", epoch), 4, CONFIG), POLICY, CLOCK)
     return folder
-
-
-@pytest.fixture
-def run(whole: Path, tmp_path: Path) -> Iterator[Run]:
-    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
-    store = open_store(str(tmp_path))
-    with hold(store, "smoke") as epoch:
-        yield Run(store, "smoke", epoch)
 
 
 def fresh(run: Run, run_id: str = "smoke") -> Run:
