@@ -16,30 +16,22 @@ import argcomplete
 
 from flows.commands import (
     benchmark,
-    browse,
-    compare,
-    cost,
     doctor,
     explain,
     export,
     fork,
-    fsck,
     gc,
     init,
-    inspect,
     judge,
     notify,
     pretrain,
     publish,
-    report,
     run,
     serve,
-    status,
-    track,
-    watch,
     worker,
 )
 from flows.commands.arguments import USAGE, Action, OneLineParser, store_option
+from flows.commands.reading import browse, compare, cost, fsck, inspect, report, status, track, watch
 from flows.commands.studies import attack, bench, clones, experiment, gpu_check, simulate, try_prompts
 from flows.config import ConfigError
 from flows.execution import orphan_guard

@@ -14,7 +14,7 @@ import pytest
 from prefect.exceptions import TerminationSignal
 
 from flows.cli import UNTRACKED, _parser, main
-from flows.commands import status
+from flows.commands.reading import status
 from flows.config import PROJECT
 from flows.execution.orphan_guard import Terminated
 from flows.run.lease import LeaseLost
