@@ -20,10 +20,10 @@ def add(command: Add) -> None:
 
 def track(arguments: Namespace) -> int:
     """Send every finished generation that the tracker does not have yet."""
-    from flows.monitoring.tracking import track as send
-    from flows.monitoring.tracking_secrets import without_secrets
     from flows.run.run import Run
     from flows.storage import open_store
+    from flows.tracking.secrets import without_secrets
+    from flows.tracking.tracking import track as send
 
     to = _destination(arguments)
     sent = send(Run(open_store(arguments.store), arguments.run), to, arguments.follow)
@@ -33,7 +33,7 @@ def track(arguments: Namespace) -> int:
 
 def _destination(arguments: Namespace) -> str:
     """Return where to send. Raises ConfigError for a password among the arguments: other users of the machine see those."""
-    from flows.monitoring.tracking_secrets import has_password, without_secrets
+    from flows.tracking.secrets import has_password, without_secrets
 
     if arguments.to is None:
         return read_address("track", None if arguments.to_from_stdin else arguments.to_from_env)

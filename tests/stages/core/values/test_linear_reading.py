@@ -252,7 +252,7 @@ NOT_SEEING = MappingProxyType(
         "flows.prefect_ops.prefect_api": "what a Prefect server says",
         "flows.report.figure_tables": "ids of adapters",
         "flows.store.s3_store": "what a store says",
-        "flows.monitoring.tracking_sinks": "names of metrics",
+        "flows.tracking.sinks": "names of metrics",
         "flows.execution.preflight": "a setting, which a person types",
         "flows.execution.stage_process": "messages of errors",
         "stages.core.engines.vllm_start": "what an engine says before it has read a prompt",

@@ -18,12 +18,12 @@ from typing import Any, Protocol
 
 from flows.config import ConfigError
 from flows.monitoring.run_tables import RunTables
-from flows.monitoring.tracking_secrets import without_secrets
-from flows.monitoring.tracking_sinks import MLflow, TensorBoard, WandB
 from flows.run.manifest import Json
 from flows.run.planned import planned_generations
 from flows.run.run import Run
 from flows.storage import NotStored
+from flows.tracking.secrets import without_secrets
+from flows.tracking.sinks import MLflow, TensorBoard, WandB
 
 POLL_SECONDS = 10.0
 

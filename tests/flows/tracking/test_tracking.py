@@ -11,11 +11,11 @@ import pytest
 from flows.cli import main
 from flows.config import ConfigError
 from flows.monitoring.run_tables import RunTables
-from flows.monitoring.tracking import SINKS, opened, track, values
-from flows.monitoring.tracking_sinks import BEGUN, _Marker
 from flows.run.run import Run
 from flows.storage import NotStored, StoreUnavailable
 from flows.store.file_store import FileStore
+from flows.tracking.sinks import BEGUN, _Marker
+from flows.tracking.tracking import SINKS, opened, track, values
 from tests.support.report_run import made
 
 
@@ -260,7 +260,7 @@ def test_errors_of_an_mlflow_database_are_one_line(tmp_path):
 
 
 def test_a_missing_library_names_its_extra(monkeypatch):
-    from flows.monitoring.tracking_sinks import needed
+    from flows.tracking.sinks import needed
 
     with pytest.raises(ConfigError, match=r"wandb is not installed: pip install -c constraints.txt -e '.\[wandb\]'"):
         needed("no_such_library", "wandb")

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from flows.config import ConfigError
-from flows.monitoring.tracking_secrets import hidden, without_secrets
 from flows.run.manifest import Json
 from flows.storage import StoreRefused, StoreUnavailable
+from flows.tracking.secrets import hidden, without_secrets
 
 LAST = "populora.generation"
 BEGUN = "populora.begun"
