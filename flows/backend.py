@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from flows.added_rewards import check_added_rewards
+from flows.base_model import hub
+from flows.base_model.folder import ModelFolder, check_lengths, check_style, check_weights, read_folder
 from flows.benchmarks.own_suites import OwnSuites
 from flows.benchmarks.suite_data import check_suites, suite_of
 from flows.choices import check_curriculum, choose, estimator_of, gates_of, operators_of, training_settings
 from flows.config import PROJECT, ConfigError, RunConfig
-from flows.run import hub_models
 from flows.run.earlier_reader import EarlierReader
 from flows.run.held_adapters import HeldAdapters, held_by_process
-from flows.run.model_folder import ModelFolder, check_lengths, check_style, check_weights, read_folder
 from stages.core.engines.agreement import BOUNDS, Scorer, check_agreement
 from stages.core.engines.counted import CountedEngine, TokenCount
 from stages.core.engines.protocol import Engine
@@ -65,7 +65,7 @@ class Backend:
         self.model_folder()
         self.style()
         rule = self.check_names()
-        check_added_rewards(self.config, hub_models.style_of(self.config), rule)
+        check_added_rewards(self.config, hub.style_of(self.config), rule)
         check_suites(self.config.benchmark.suites)
         self.sandbox()
 
@@ -114,11 +114,11 @@ class Backend:
     @cached_property
     def model_path(self) -> str:
         """The model's folder. A hub model is fetched once. Raises ConfigError if the folder does not exist."""
-        return str(hub_models.folder_of(self.config))
+        return str(hub.folder_of(self.config))
 
     def model_folder(self) -> ModelFolder:
         """Return what the model's files say about it. Raises ConfigError for a model that cannot be trained."""
-        found = read_folder(hub_models.described(self.config), self.config.engine.window)  # before weights are fetched
+        found = read_folder(hub.described(self.config), self.config.engine.window)  # before weights are fetched
         check_weights(Path(self.model_path))
         return found
 
@@ -289,11 +289,11 @@ class Backend:
 
     def model_digest(self) -> str:
         """Identify the base model: a digest of its folder's files, or of a hub model's name and commit."""
-        return hub_models.digest(self.config)
+        return hub.digest(self.config)
 
     def style(self) -> PromptStyle:
         """Return how prompts are written and completions are read. Raises ConfigError for `chat` without a chat template."""
-        return self.style_named(hub_models.style_of(self.config))
+        return self.style_named(hub.style_of(self.config))
 
     def style_named(self, name: str) -> PromptStyle:
         """Return the prompt style of that name. Raises ConfigError."""

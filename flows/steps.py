@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from flows.added_rewards import added_rewards
 from flows.backend import Backend
+from flows.base_model.hub import BASE_RULE, DIGEST_RULE, check_files
 from flows.benchmarks.schedule import Panel, members_at, panels, shared, write_panels
 from flows.benchmarks.score import probe_plan, score_members
 from flows.choices import choose, chosen_curriculum, estimator_of, evolution_policy, gates_of, operators_of
@@ -24,7 +25,6 @@ from flows.own_work import proposal_plan, propose_work, solve_work
 from flows.program import program
 from flows.run.earlier_index import write_segment
 from flows.run.history import kept_out
-from flows.run.hub_models import BASE_RULE, DIGEST_RULE, check_files
 from flows.run.stage_io import StageIO
 from flows.strategy import engine_of, updater_of
 from flows.trained_samples import group_of, groups_after_reward, moved_since, sampled_in, trained_samples, update_groups

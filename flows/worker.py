@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from flows.backend import Backend
+from flows.base_model.hub import ModelMissing
 from flows.config import ConfigError, RunConfig, parse
 from flows.execution.agreement import compared, probed
 from flows.execution.remote_engine import KEY, Served
@@ -34,7 +35,6 @@ from flows.execution.run_stage import OPTIONAL, REQUIRED, WHERE, execute, read_s
 from flows.execution.stage_process import REST
 from flows.monitoring.meter import Meter, Reading
 from flows.run.held_adapters import HeldAdapters
-from flows.run.hub_models import ModelMissing
 from stages.core.child_process import PROGRESS, answer, orders
 
 

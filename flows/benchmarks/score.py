@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from flows.backend import Backend
+from flows.base_model import hub
 from flows.benchmarks import targets
 from flows.benchmarks.members import Chosen, config_of, folder_of_generation
 from flows.benchmarks.own_suites import PROBE, OwnSuites
@@ -19,7 +20,6 @@ from flows.benchmarks.suite_data import suite_of, suites_folder
 from flows.benchmarks.suite_score import BenchmarkRequest, folder_of, own_problems, problems_of, score_suite, stored, style_of
 from flows.cards import one_card, usable
 from flows.config import RunConfig
-from flows.run import hub_models
 from flows.run.history import CHOSEN
 from flows.run.manifest import Manifest, Ref
 from flows.run.resume import BRING_BACK, check_base
@@ -121,7 +121,7 @@ def _score(
 
 def probe_plan(suite: str, config: RunConfig, backend: Backend, attempts: int) -> SamplingPlan:
     """Return how the project's probe is asked: with the prompts and at the temperature that the population is trained with."""
-    words = own_words(hub_models.style_of(config), backend.style())
+    words = own_words(hub.style_of(config), backend.style())
     return SamplingPlan(suite, words, attempts, config.benchmark.max_new_tokens, config.engine.temperature, config.seed)
 
 
@@ -177,7 +177,7 @@ def request_for(
     return BenchmarkRequest(
         suite=suite,
         problems=problems_of(suite, data, limit, *window, pattern=pattern),
-        style=hub_models.style_of(config) if suite in PROBE else style or config.benchmark.style or style_of(Backend(config)),
+        style=hub.style_of(config) if suite in PROBE else style or config.benchmark.style or style_of(Backend(config)),
         attempts=attempts,
         max_new_tokens=max_new_tokens or longest,
         temperature=config.engine.temperature,

@@ -17,10 +17,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from flows.base_model.hub import http_faults
 from flows.benchmarks import own_suites
 from flows.config import PROJECT, ConfigError
 from flows.near_names import hint
-from flows.run.hub_models import http_faults
 from flows.storage import StoreUnavailable
 from stages.core.suites import code_scoring, harness, problems, readers
 from stages.core.suites.catalogue import SUITES, Suite

@@ -18,11 +18,11 @@ from typing import Any
 import pyarrow as pa
 
 from flows.backend import Backend
+from flows.base_model import hub
 from flows.benchmarks import suite_data
 from flows.benchmarks.own_suites import PROBE, OwnSuites
 from flows.benchmarks.targets import BenchmarkTarget
 from flows.config import ConfigError
-from flows.run import hub_models
 from flows.run.history import CHOSEN
 from flows.run.run import Manifest, Run
 from flows.settings import SandboxRule
@@ -101,7 +101,7 @@ def style_of(backend: Backend) -> str:
 def words_of(request: BenchmarkRequest, backend: Backend) -> stage.SuitePrompts:
     """Return the project's own prompts for its probe, the suite's fixed ones otherwise."""
     if request.suite in PROBE:
-        return stage.own_words(hub_models.style_of(backend.config), backend.style())
+        return stage.own_words(hub.style_of(backend.config), backend.style())
     if request.style == ELSEWHERE:
         return stage.found_words()
     if request.style != "chat":

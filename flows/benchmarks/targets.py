@@ -14,9 +14,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import load
 
 from flows.backend import Backend
+from flows.base_model import hub
 from flows.benchmarks.suite_data import rows
 from flows.config import ConfigError, RunConfig, apply, parse
-from flows.run import hub_models
 from flows.run.held_adapters import HeldAdapters
 from flows.run.manifest import Ref
 from flows.run.run import Run
@@ -71,7 +71,7 @@ def of_model(store: Store, model: str, folders: list[Path], settings: Iterable[s
     if shapes:
         rank, alpha, targets = shapes.pop()
         values["model"] |= {"rank": rank, "alpha": alpha, "targets": list(targets)}
-    config = hub_models.pinned(apply(values, settings))
+    config = hub.pinned(apply(values, settings))
     digest = Backend(config).model_digest()
     contestants = [Contestant("base", "base", None, digest)]
     contestants += [Contestant(name, "adapter", name, sha256) for name, _, _, _, (_, sha256) in found]
@@ -80,7 +80,7 @@ def of_model(store: Store, model: str, folders: list[Path], settings: Iterable[s
         raise ConfigError("two adapter folders have the same name")
     who = "-".join([Path(model).name, digest[:8], *(f"{name}.{sha256[:8]}" for name, _, _, _, (_, sha256) in found)])
     run = Run(store, f"model-{_slug(Path(model).name)}-{digest[:8]}")
-    return BenchmarkTarget(run, _folder(who), config, tuple(contestants), adapters, model=hub_models.description(config))
+    return BenchmarkTarget(run, _folder(who), config, tuple(contestants), adapters, model=hub.description(config))
 
 
 def model_name(model: str) -> str:

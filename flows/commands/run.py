@@ -53,6 +53,8 @@ def add(command: Add) -> None:
 
 def run(arguments: Namespace) -> int:
     """Start or resume the run; print a line a generation, then where everything is and what comes next."""
+    from flows.base_model.folder import check_lengths, check_style, read_folder
+    from flows.base_model.hub import local_folder, pinned
     from flows.benchmarks.learned import learned_text
     from flows.execution.idle import nothing_left
     from flows.execution.preflight import check_machine, processes
@@ -62,8 +64,6 @@ def run(arguments: Namespace) -> int:
     from flows.monitoring.progress import say
     from flows.plan.estimate import plan, stored_bytes
     from flows.prefect_ops.command_server import command_server
-    from flows.run.hub_models import local_folder, pinned
-    from flows.run.model_folder import check_lengths, check_style, read_folder
     from flows.run.planned import is_recorded, planned_of_readable
     from flows.run.retention import check_room
     from flows.run.run import Run
@@ -171,10 +171,10 @@ def _check_stored(
 
     With `keys`, only the code that these choose is looked at.
     """
+    from flows.base_model.hub import pinned
     from flows.choices import check_sources
     from flows.execution.recomputation import settled
     from flows.execution.session import check_same_settings
-    from flows.run.hub_models import pinned
     from flows.trust import check
 
     check_same_settings(run.run_id, description, settled(pinned(config, description), description))

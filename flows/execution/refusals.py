@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from flows.base_model.hub import ModelMissing
 from flows.execution.preflight import CardTooSmall
 from flows.execution.run_stage import Spec
 from flows.execution.stage_process import CANCELLED, StageFailed, known_error
 from flows.monitoring.progress import to_stderr
-from flows.run.hub_models import ModelMissing
 from stages.core.engines.protocol import EngineUnusable
 from stages.core.unavailable import Unsuited
 

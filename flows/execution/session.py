@@ -15,6 +15,7 @@ from importlib.metadata import version
 from typing import Any, Protocol
 
 from flows.backend import Backend
+from flows.base_model import hub
 from flows.benchmarks.own_suites import STORED
 from flows.choices import check_sources, sources
 from flows.config import PROJECT, ConfigError, RunConfig, differences, dump, identity, priced, with_defaults
@@ -35,7 +36,7 @@ from flows.monitoring.run_tables import RunTables
 from flows.monitoring.working import Working
 from flows.notes import publish as notes
 from flows.plan.estimate import spare_shards, uncorrected
-from flows.run import hub_models, lease, retention
+from flows.run import lease, retention
 from flows.run.history import KEPT_OUT, PLACEMENT, check_prompts
 from flows.run.leaking import recorded
 from flows.run.manifest import manifest_uri
@@ -255,7 +256,7 @@ def open_session(
     ):
         run = Run(store, run_id, epoch)
         known = run.history.description()
-        config = settled(priced(hub_models.pinned(config, known, gpu_elsewhere), known), known, gpu_elsewhere)
+        config = settled(priced(hub.pinned(config, known, gpu_elsewhere), known), known, gpu_elsewhere)
         check_resumable(run, config)  # under the lease: before that, another process may still create or change the run
         run.describe(dump(config), versions(config, known), clock() | ({PLACEMENT: dict(placement)} if placement else {}))
         advice = (uncorrected(config), spare_shards(config), "" if gpu_elsewhere or idle else spare_places(config, places))
@@ -316,7 +317,7 @@ def check_resumable(run: Run, config: RunConfig) -> None:
     description = run.history.description()
     if description is None:
         return
-    config = settled(hub_models.pinned(config, description), description)
+    config = settled(hub.pinned(config, description), description)
     check_same_settings(run.run_id, description, config)
     check_prompts(run.run_id, description)
     planned, done = int(with_defaults(description["config"])["generations"]), _done(run)
@@ -347,7 +348,7 @@ def versions(config: RunConfig, known: Mapping[str, Any] | None = None) -> dict[
 
     Equal for equal runs on one machine. On resume only the user's files are compared.
     """
-    model = hub_models.description(config) if known is None else known["versions"].get("model")
+    model = hub.description(config) if known is None else known["versions"].get("model")
     return (
         {
             "packages": {name: version(name) for name in PACKAGES},

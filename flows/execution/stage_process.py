@@ -10,13 +10,13 @@ from dataclasses import asdict
 from typing import Any
 
 from flows import cards
+from flows.base_model.hub import ModelMissing
 from flows.cards import Card, CardUnavailable, Claim
 from flows.config import PROJECT, ConfigError, RunConfig, dump, identity
 from flows.execution.agreement import CHECKED
 from flows.execution.preflight import HOURS, cards_for, stage_hours
 from flows.execution.run_stage import WHERE, Spec
 from flows.monitoring.meter import Reading
-from flows.run.hub_models import ModelMissing
 from flows.run.lease import Fenced, LeaseLost
 from flows.run.run import Overtaken, Retired
 from flows.stages import stage_of

@@ -14,10 +14,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from flows.base_model.hub import as_begun
 from flows.config import RunConfig, differences, dump, identity, with_defaults
 from flows.execution.recomputation import settled
 from flows.experiments.spec import Planned
-from flows.run.hub_models import as_begun
 from flows.run.manifest import Json, Manifest
 from flows.run.run import Run
 from flows.storage import Damaged, NotStored, Store

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flows.base_model.hub import http_faults, local_folder
 from flows.config import ConfigError
-from flows.run.hub_models import http_faults, local_folder
 
 _LICENCE = frozenset(string.ascii_letters + string.digits + "-._")
 

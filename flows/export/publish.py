@@ -13,11 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flows.base_model.hub import http_faults
 from flows.config import ConfigError
 from flows.export.adapter import CARD_FILE, described, export_adapter, peft_card, published_config, read_files
 from flows.export.base_model import BaseModel, base_of, check_repository, licence_in
 from flows.export.card import is_unedited
-from flows.run.hub_models import http_faults
 from flows.run.manifest import sha256_hex
 from flows.run.run import Run
 from flows.storage import StoreRefused

@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from flows.base_model.hub import is_digest_of
 from flows.config import ConfigError, RunConfig
 from flows.run.fork import Point, adapter_refs, fixed_id, newest_usable
 from flows.run.history import History
-from flows.run.hub_models import is_digest_of
 from flows.run.manifest import Json, Manifest, Ref, digest, manifest_uri, place_of, skipped
 from flows.run.run import ADAPTER_FILES, GRADIENTS, LARGE, Run, sha256_hex
 from flows.stages import STAGE_NAMES

@@ -28,13 +28,13 @@ def add(command: Add) -> None:
 
 def clones(arguments: Namespace) -> int:
     """Make and train the forks that are missing, then print and write the comparison."""
+    from flows.base_model.hub import pinned
     from flows.benchmarks.members import config_of
     from flows.execution.preflight import processes
     from flows.execution.session import checked_versions, clock
     from flows.experiments.clones import ClonePair, clone_events, clone_fork, clone_pairs
     from flows.experiments.clones_text import pairs_text, write_pairs
     from flows.prefect_ops.command_server import command_server
-    from flows.run.hub_models import pinned
     from flows.storage import StoreRefused
     from flows.trust import WITHOUT_WALLS, check
 

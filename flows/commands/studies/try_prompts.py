@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+from flows.base_model.folder import LARGE, ModelFolder
 from flows.commands.arguments import Add, add_settings
 from flows.config import ConfigError, apply
-from flows.run.model_folder import LARGE, ModelFolder
 from stages.core.prompts.styles import Kind
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ def add(command: Add) -> None:
 def try_prompts(arguments: Namespace) -> int:
     """Print a table row for each style, part and kind as soon as its style is done, then samples and the style to use."""
     from flows.backend import Backend
+    from flows.base_model import hub
     from flows.benchmarks.targets import model_name
     from flows.cards import one_card, usable
     from flows.monitoring.meter import Meter
     from flows.monitoring.progress import Display
-    from flows.run import hub_models
 
     if arguments.rows < 1 or arguments.max_new_tokens < 1:
         raise ConfigError("--rows and --max-new-tokens must be positive")
@@ -49,7 +49,7 @@ def try_prompts(arguments: Namespace) -> int:
         "model": {"name": model_name(arguments.model), "rank": 1, "style": "document"},
         "propose": {"references": REFERENCES},
     }
-    config = hub_models.pinned(apply(values, arguments.set))
+    config = hub.pinned(apply(values, arguments.set))
     found: list[StyleAttempt] = []
     with Display() as display, display.step("try-prompts") as shown, one_card(usable(config.model.device)):
         meter = Meter(shown)

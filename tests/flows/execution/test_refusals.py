@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from flows import cards, worker
+from flows.base_model.hub import local_folder
 from flows.config import ConfigError, dump, load
 from flows.execution import pools
 from flows.execution.refusals import HOLD_SECONDS, PATIENCE_SECONDS, Patience, hold_if_unsuited, naming_this_machine
 from flows.execution.run_stage import Spec
 from flows.execution.stage_process import StageFailed, result_of
-from flows.run.hub_models import local_folder
 from flows.run.run import Run
 from flows.storage import open_store
 from stages.core.engines.protocol import EngineUnusable

@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file
 
 from flows import cli
+from flows.base_model.folder import read_folder
 from flows.pretraining import reasoner_recipe
 from flows.pretraining.reasoner_recipe import TrainingState, train
-from flows.run.model_folder import read_folder
 from stages.core.prompts.styles import Kind
 from stages.core.seed_model import pretraining
 from stages.core.seed_model.pretraining import REASONER, Optimisers, Recipe

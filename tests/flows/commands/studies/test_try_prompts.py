@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from flows.base_model.folder import LARGE, ModelFolder
 from flows.cli import main
 from flows.commands.studies.try_prompts import STYLES, _samples, fitting, visible
-from flows.run.model_folder import LARGE, ModelFolder
 from stages.trial import StyleAttempt
 
 LOCAL = ["--set", "threads=1", "--set", "sandbox.kind=local", "--set", "sandbox.containers=1", "--set", "propose.num_inputs=4"]

@@ -244,7 +244,7 @@ NOT_SEEING = MappingProxyType(
         "flows.store.names": "names of artifacts",
         "flows.run.lineage": "ids of rows",
         "flows.run.history": "names of folders",
-        "flows.run.model_folder": "a model's type and architecture, as its config.json states them",
+        "flows.base_model.folder": "a model's type and architecture, as its config.json states them",
         "flows.run.manifest": "names of folders",
         "flows.run.resume": "names of artifacts",
         "flows.form_links": "ids in links of 4,000 characters at most",

@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from flows.base_model.hub import BASE_RULE, check_files, digest, is_digest_of
 from flows.benchmarks.targets import of_model
 from flows.config import PROJECT, ConfigError, RunConfig
-from flows.run.hub_models import BASE_RULE, check_files, digest, is_digest_of
 from flows.storage import open_store
 from flows.store.names import RUN_ID
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from flows.backend import Backend
+from flows.base_model.folder import LARGE, check_lengths, check_style, read_folder
+from flows.base_model.hub import local_folder, pinned, style_of
 from flows.cli import main
 from flows.config import PROJECT, RUNS, ConfigError, apply, load
 from flows.experiments.spec import planned, read
-from flows.run.hub_models import local_folder, pinned, style_of
-from flows.run.model_folder import LARGE, check_lengths, check_style, read_folder
 from stages.core.seed_model import seed_tokenizer
 
 SEED = PROJECT / "infra/models/seed"

@@ -15,8 +15,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from flows.base_model.folder import read_folder
 from flows.config import PROJECT, ConfigError, RunConfig, dump, parse
-from flows.run.model_folder import read_folder
 from stages.core.engines.protocol import EngineUnavailable
 
 SMALL = ("*.json", "*.jinja", "*.model", "*.tiktoken")  # what describes a model and its tokenizer
