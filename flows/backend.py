@@ -348,7 +348,7 @@ class Backend:
 
     @property
     def judges_early(self) -> bool:
-        """Whether completions are judged while others are written (flows.early_judging)."""
+        """Whether completions are judged while others are written (flows.steps.early_judging)."""
         from stages.core.engines.precision import on_gpu
 
         rule = self.config.sandbox.early

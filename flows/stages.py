@@ -1,6 +1,6 @@
 """The stages of a generation, one row each. Only this file states their order, what each needs, and how each is sharded.
 
-A new stage is a row here, a step in `flows/steps.py`, and a file in `stages/`.
+A new stage is a row here, a step in `flows/steps/steps.py`, and a file in `stages/`.
 """
 
 from dataclasses import dataclass

@@ -12,9 +12,9 @@ from typing import Any
 
 from flows.backend import Backend
 from flows.execution.run_stage import Spec
-from flows.own_work import propose_work, solve_work
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
+from flows.steps.part_work import propose_work, solve_work
 from flows.storage import open_store
 from stages.core import tables
 from stages.core.engines.agreement import beyond, compare, probe

@@ -7,7 +7,7 @@ from flows.config import RunConfig
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
 from flows.stages import stage_of
-from flows.steps import (
+from flows.steps.steps import (
     STEPS,
     Step,
     count_refused_answers,

@@ -36,8 +36,8 @@ Result = TypeVar("Result")
 class StageIO:
     """The storage of one stage (or one of its parts) of one generation; `generation` is -1 for `start`.
 
-    `verdicts` is a folder of this machine for early verdicts (flows.run.early_verdicts), if there is one; `held` has the adapters
-    that this process holds in memory between its stages.
+    `verdicts` is a folder of this machine for early verdicts (flows.steps.early_verdicts), if there is one; `held` has the
+    adapters that this process holds in memory between its stages.
     """
 
     def __init__(

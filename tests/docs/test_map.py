@@ -9,10 +9,10 @@ from types import FunctionType
 
 import pytest
 
-from flows import steps
 from flows.config import PROJECT, RunConfig
-from flows.generation_metrics import generation_metrics
 from flows.stages import STAGE_NAMES
+from flows.steps import steps
+from flows.steps.generation_metrics import generation_metrics
 from stages.core.tables import GENERATION_TABLES
 
 TABLES = {*GENERATION_TABLES, "groups", "traces"}

@@ -9,7 +9,7 @@ from flows.config import load
 from flows.execution.pools import Placement
 from flows.execution.stage_process import interpreter
 from flows.stages import STAGE_NAMES, stage_of
-from flows.steps import STEPS
+from flows.steps.steps import STEPS
 
 ROOT = Path(__file__).resolve().parents[2]
 

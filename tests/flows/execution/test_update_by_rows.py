@@ -29,7 +29,7 @@ from flows.run.resume import first_generation
 from flows.run.retention import RetentionPolicy, plan, retire
 from flows.run.run import GRADIENTS, Run
 from flows.run.stage_io import StageIO
-from flows.steps import update_parts
+from flows.steps.steps import update_parts
 from flows.storage import Store, open_store
 from stages.core.engines.agreement import Disagreement
 from stages.core.shards import Shard

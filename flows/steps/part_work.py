@@ -7,8 +7,8 @@ import pyarrow as pa
 
 from flows.backend import Backend
 from flows.config import RunConfig
-from flows.earlier_tasks import posed_again
 from flows.run.stage_io import StageIO
+from flows.steps.earlier_tasks import posed_again
 from stages.core.method.leak import believed
 from stages.core.method.proposing import ProposalPlan
 from stages.core.shards import Shard

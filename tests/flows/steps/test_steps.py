@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from flows import steps
 from flows.backend import Backend
 from flows.benchmarks.own_suites import STORED
 from flows.config import PROJECT, ConfigError, dump, load
@@ -17,8 +16,9 @@ from flows.execution.session import open_session
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
+from flows.steps import steps
+from flows.steps.trained_samples import group_of
 from flows.storage import open_store
-from flows.trained_samples import group_of
 from stages.core import tables
 from stages.core.unavailable import Unsuited
 from tests.support import example_run

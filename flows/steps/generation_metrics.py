@@ -8,7 +8,7 @@ import pyarrow as pa
 from flows.backend import Backend
 from flows.config import RunConfig
 from flows.run.stage_io import StageIO
-from flows.trained_samples import trained_samples
+from flows.steps.trained_samples import trained_samples
 from stages.analysis.leaked import leaked
 from stages.analysis.measure import OffspringRecord, costs, explore, measure, relate, replayed
 from stages.analysis.paid_for import paid_for

@@ -18,16 +18,16 @@ from flows.benchmarks.schedule import Panel, members_at, panels, shared, write_p
 from flows.benchmarks.score import probe_plan, score_members
 from flows.choices import choose, chosen_curriculum, estimator_of, evolution_policy, gates_of, operators_of
 from flows.config import ConfigError, RunConfig
-from flows.earlier_tasks import recent, references_of, stored_among
-from flows.early_judging import early_verdicts_of, judged_early
-from flows.generation_metrics import generation_metrics, paid_grades
-from flows.own_work import proposal_plan, propose_work, solve_work
 from flows.program import program
 from flows.run.earlier_index import write_segment
 from flows.run.history import kept_out
 from flows.run.stage_io import StageIO
-from flows.strategy import engine_of, updater_of
-from flows.trained_samples import group_of, groups_after_reward, moved_since, sampled_in, trained_samples, update_groups
+from flows.steps.earlier_tasks import recent, references_of, stored_among
+from flows.steps.early_judging import early_verdicts_of, judged_early
+from flows.steps.generation_metrics import generation_metrics, paid_grades
+from flows.steps.part_work import proposal_plan, propose_work, solve_work
+from flows.steps.strategy import engine_of, updater_of
+from flows.steps.trained_samples import group_of, groups_after_reward, moved_since, sampled_in, trained_samples, update_groups
 from stages import evolve as evolution
 from stages import generate as generating
 from stages import grade as grading

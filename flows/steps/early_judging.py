@@ -1,6 +1,6 @@
 """Judging while completions are written: a thread gives those that have ended to the sandbox, which would be idle otherwise.
 
-What it finds is a cache for verify and grade (flows.run.early_verdicts), which stay as they are: their tables are the same with
+What it finds is a cache for verify and grade (flows.steps.early_verdicts), which stay as they are: their tables are the same with
 and without it. Whatever goes wrong here costs only time: the stage judges what has no early verdict.
 """
 
@@ -13,8 +13,8 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from flows.backend import Backend
-from flows.run import early_verdicts
 from flows.run.stage_io import StageIO
+from flows.steps import early_verdicts
 from stages.core.judging.early import Early, Read, Recorder, conditions
 from stages.core.judging.job_stream import NOTHING
 from stages.core.sandbox.protocol import Job, Sandbox, Verdict

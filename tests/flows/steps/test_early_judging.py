@@ -12,7 +12,6 @@ import pytest
 
 from flows.backend import Backend
 from flows.config import ConfigError, RunConfig, dump, load
-from flows.early_judging import early_verdicts_of, judged_early
 from flows.execution.parts import part_names
 from flows.execution.pools import parameters_of, stage
 from flows.execution.run_stage import Reference, Spec, perform
@@ -21,6 +20,7 @@ from flows.run.history import KEPT_OUT
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
+from flows.steps.early_judging import early_verdicts_of, judged_early
 from flows.storage import Store, open_store
 from stages.core.engines.protocol import Completion, Request
 from stages.core.judging.judge import TaskItem, judge_tasks

@@ -15,8 +15,8 @@ from flows.run.lineage import Lineage
 from flows.run.manifest import digest
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
+from flows.steps.trained_samples import trained_samples
 from flows.storage import open_store
-from flows.trained_samples import trained_samples
 from stages.core.method.top_up import task_of
 from tests.flows.test_train import killed_once_made, run_to_its_end, tree
 
