@@ -22,7 +22,8 @@ from flows.audit.fsck import fsck
 from flows.run.run import Run, canonical_json
 from flows.storage import Store, open_store
 from stages.core.sandbox.docker import LABEL
-from tests.support import kill_hooks, s3_servers
+from tests.support import kill_hooks
+from tests.support.servers import s3_servers
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1200)]
 LIMIT = 600.0

@@ -18,9 +18,10 @@ from flows.run.lease import hold
 from flows.run.run import Run
 from flows.storage import Damaged, Store, open_store
 from tests.flows.run.test_manifest import tree
-from tests.support import example_run, s3_servers
+from tests.support import example_run
 from tests.support.fault_tools import Gate, at_work, builder, machine, namespace_gap
-from tests.support.faulty_proxy import FaultyProxy, _Handler
+from tests.support.servers import s3_servers
+from tests.support.servers.faulty_proxy import FaultyProxy, _Handler
 
 BUCKET = "faults"
 

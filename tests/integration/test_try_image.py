@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from flows.config import PROJECT
-from tests.support.s3_servers import free_port
+from tests.support.servers.s3_servers import free_port
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(3600)]
 IMAGE, SANDBOX = "populora-try:local", "populora-sandbox:try"

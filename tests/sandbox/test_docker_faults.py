@@ -18,7 +18,7 @@ from stages.core.sandbox.link import RunLimits
 from stages.core.sandbox.pool import Pool
 from stages.core.sandbox.protocol import Job, SandboxUnavailable
 from tests.sandbox.test_faults import ADD, SUMS, texts
-from tests.support.unix_proxy import UnixProxy
+from tests.support.servers.unix_proxy import UnixProxy
 
 pytestmark = [
     pytest.mark.docker,

@@ -14,7 +14,7 @@ from typing import Any
 
 from flows.config import PROJECT
 from stages.core.sandbox.docker import LABEL
-from tests.support import s3_servers
+from tests.support.servers import s3_servers
 from tests.support.stack import NO_GIT
 
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")

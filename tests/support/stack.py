@@ -13,7 +13,7 @@ from typing import Any
 from flows.config import PROJECT
 from flows.run.run import canonical_json
 from flows.storage import Store, open_store
-from tests.support import s3_servers
+from tests.support.servers import s3_servers
 
 STORE = "s3://populora"
 NO_GIT = {"GIT_DIR": "/nonexistent"}

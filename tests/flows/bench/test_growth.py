@@ -8,7 +8,7 @@ import pytest
 from flows.bench.growth import growth
 from flows.bench.growth_stages import STEPS, Sizes
 from flows.bench.storage import main
-from tests.support import s3_servers
+from tests.support.servers import s3_servers
 
 TINY = Sizes(members=1, proposals=6, valid=4, attempts=1, tokens=2, drawn=5)
 EARLY = 5

@@ -9,7 +9,8 @@ from flows.config import ConfigError
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.storage import open_store
-from tests.support import example_run, s3_servers
+from tests.support import example_run
+from tests.support.servers import s3_servers
 
 
 def test_a_generation_is_read_and_written_again(tmp_path: Path) -> None:

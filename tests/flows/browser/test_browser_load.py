@@ -24,7 +24,8 @@ from flows.run.run import Run
 from flows.run.verified import PIECE, Reader, open_verified
 from flows.storage import Damaged, encode_table
 from flows.store.file_store import FileStore
-from tests.support import example_run, s3_servers
+from tests.support import example_run
+from tests.support.servers import s3_servers
 
 MOST = 300 << 20
 ROLLOUTS = "generation=0000/rollouts.parquet"

@@ -20,8 +20,8 @@ from flows.prefect_ops import prefect_api, serve, supervised, ui_server
 from flows.prefect_ops.own_server import own_server
 from stages.core.engines.protocol import EngineUnavailable
 from stages.core.unavailable import Unavailable
-from tests.support import s3_servers
-from tests.support.prefect_double import server_of_version
+from tests.support.servers import s3_servers
+from tests.support.servers.prefect_double import server_of_version
 
 
 @pytest.fixture(autouse=True)

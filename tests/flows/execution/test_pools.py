@@ -20,7 +20,7 @@ from flows.execution.refusals import PATIENCE_SECONDS, Patience
 from flows.execution.run_stage import Spec
 from flows.execution.stage_process import StageFailed, WorkerLost
 from stages.core.unavailable import Unsuited
-from tests.support.prefect_double import server_that
+from tests.support.servers.prefect_double import server_that
 
 ID = "00000000-0000-4000-8000-000000000001"
 WORKERS, DEPLOYMENT = "POST /api/work_pools/gpu/workers/filter", "GET /api/deployments/name/stage/gpu"

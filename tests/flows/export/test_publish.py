@@ -27,7 +27,7 @@ from stages.core.lora.adapter_files import adapter_bytes
 from stages.core.training.grouped_lora import attach
 from tests.stages.core.training.test_grouped_lora import TARGETS, random_weights
 from tests.support import scored_run
-from tests.support.fake_hub import TOKEN, FakeHub, fake_hub
+from tests.support.servers.fake_hub import TOKEN, FakeHub, fake_hub
 
 SEED = PROJECT / "infra" / "models" / "seed"
 IDS = torch.arange(20, 44).reshape(2, 12)

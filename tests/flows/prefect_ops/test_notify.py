@@ -22,7 +22,7 @@ from flows.config import ConfigError
 from flows.notes import endings, telling
 from flows.notes.end_text import HERE
 from flows.prefect_ops import notify
-from tests.support.webhook import mail_server, webhook
+from tests.support.servers.webhook import mail_server, webhook
 
 CRASH = "Flow run process exited with non-zero status code -9."
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from flows.prefect_ops import own_server, supervised
-from tests.support.prefect_double import server_of_version
+from tests.support.servers.prefect_double import server_of_version
 
 SILENT = "http://127.0.0.1:9/api"
 

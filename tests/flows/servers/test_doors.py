@@ -26,7 +26,7 @@ from flows.prefect_ops.own_server import own_server
 from flows.prefect_password import PASSWORD
 from flows.servers import login_link
 from flows.servers.gate import HOSTS, LOOPBACK, Gate, Refused, names_of
-from tests.support.prefect_double import server_of_version
+from tests.support.servers.prefect_double import server_of_version
 
 PAGE = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
 

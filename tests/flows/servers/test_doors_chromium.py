@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from flows.config import PROJECT
-from tests.support import chromium, foreign_page
+from tests.support import chromium
+from tests.support.servers import foreign_page
 from tests.support.service import Service
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

@@ -9,7 +9,7 @@ import pytest
 
 from flows.config import PROJECT
 from flows.storage import StoreRefused, open_store
-from tests.support import s3_servers
+from tests.support.servers import s3_servers
 
 START = (PROJECT / "containers" / "s3" / "start.sh").read_text()
 READER = {"READ_ACCESS_KEY": "reader", "READ_SECRET_KEY": "reader-secret"}

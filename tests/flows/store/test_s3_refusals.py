@@ -20,7 +20,7 @@ from flows.run import lease
 from flows.storage import AccessRefused, NotStored, Store, StoreRefused, StoreUnavailable, open_store
 from flows.store.s3_calls import HURRIED, Patience, RetryableFault, client, settled
 from flows.store.s3_store import PART, S3Store
-from tests.support import s3_servers
+from tests.support.servers import s3_servers
 
 
 @pytest.mark.parametrize("url", ["s3://", "s3:///x", "s3://b/../x", "s3://b/a b", "s3://b/x?y=1", "s3://b//x"])

@@ -23,8 +23,9 @@ from flows.run.scan import survey_of
 from flows.storage import Damaged, NotStored, Store, StoreRefused, StoreUnavailable, open_store
 from flows.store.machine_lock import LOCK_SECONDS
 from flows.store.s3_store import PART, S3Store
-from tests.support import example_run, s3_servers
-from tests.support.faulty_proxy import FAULTS, FaultyProxy
+from tests.support import example_run
+from tests.support.servers import s3_servers
+from tests.support.servers.faulty_proxy import FAULTS, FaultyProxy
 
 ROOT = Path(__file__).parents[3]
 BUCKET = "populora-tests"
