@@ -53,8 +53,7 @@ def add(command: Add) -> None:
 
 def run(arguments: Namespace) -> int:
     """Start or resume the run; print a line a generation, then where everything is and what comes next."""
-    from flows.base_model.folder import check_lengths, check_style, read_folder
-    from flows.base_model.hub import local_folder, pinned
+    from flows.base_model.hub import pinned
     from flows.benchmarks.learned import learned_text
     from flows.execution.idle import nothing_left
     from flows.execution.preflight import check_machine, processes
@@ -62,67 +61,22 @@ def run(arguments: Namespace) -> int:
     from flows.execution.session import check_resumable
     from flows.execution.stage_process import early_worker
     from flows.monitoring.progress import say
-    from flows.plan.estimate import plan, stored_bytes
+    from flows.plan.estimate import stored_bytes
     from flows.prefect_ops.command_server import command_server
-    from flows.run.planned import is_recorded, planned_of_readable
     from flows.run.retention import check_room
     from flows.run.run import Run
-    from flows.storage import check_run_id, open_store
+    from flows.storage import open_store
     from flows.trust import remember
 
-    if arguments.json and not arguments.dry_run:
-        raise ConfigError("--json prints the configuration of a --dry-run")
-    if arguments.dry_run and arguments.detach:
-        raise ConfigError("--dry-run cannot be combined with --detach: it plans and starts nothing")
-    if arguments.resume is not None and (arguments.run_id is not None or arguments.config is not None):
-        given = "--run-id" if arguments.run_id is not None else "-c"
-        raise ConfigError(
-            f"{given} cannot be combined with --resume {arguments.resume}: a resumed run keeps its name and configuration"
-        )
-    if arguments.functions and arguments.resume is None:
-        raise ConfigError("--functions applies to --resume: what your own configuration names needs no permission")
-    name = USUAL if arguments.config is None else arguments.config
-    fresh = load(name, arguments.set) if arguments.resume is None else None
-    run_id = next((one for one in (arguments.resume, arguments.run_id) if one is not None), Path(name).stem)
-    check_run_id(run_id)
-    if fresh is None:
-        history = open_run(arguments.store, run_id).history
-        description = history.description()
-        assert description is not None, run_id
-        planned = planned_of_readable(history, description)
-        if not is_recorded(history, description) and not any(one.startswith("generations=") for one in arguments.set):
-            raise ConfigError(
-                f"run {run_id} has begun generation {planned - 1}; to how many generations it was raised is not recorded "
-                "(by an earlier version): give --set generations=…"
-            )
-        config = apply(description["config"] | {"generations": planned}, arguments.set)
-    else:
-        config, description = fresh, None
+    _check_options(arguments)
+    run_id, config, description = _chosen(arguments)
     store, places = absolute(arguments.store), _placement(arguments.place)
     open_store(store)
     _check_suites(config)
     processes()  # a wrong variable is reported before anything starts
     elsewhere = bool(places.keys() & {"gpu", "ray"})
     if arguments.dry_run:
-        from flows.backend import Backend
-        from flows.choices import user_files
-        from flows.guide.setting_list import changed_settings
-
-        if description is not None:  # its lengths and style were checked when it began
-            functions = {key for key, _ in user_files(config)}  # a plan runs no program and starts no interpreter
-            _check_stored(arguments, config, description, Run(open_store(store), run_id), functions)
-        Backend(config).check_names()
-        folder = None if elsewhere else local_folder(config.model.name)
-        if description is None and folder is not None:
-            found = read_folder(folder, config.engine.window)
-            check_lengths(config, found)
-            check_style(config, found)
-        config = settled(config, elsewhere=True) if elsewhere else config  # what the run's cards will compute
-        spare = "" if elsewhere else _spare_places(config)
-        if arguments.json:
-            print(json.dumps(dump(config), indent=2))
-            return 0
-        print(plan(config), *filter(None, [spare and f"processes        {spare}"]), *changed_settings(config), sep="\n")
+        _show_plan(arguments, config, description, Run(open_store(store), run_id), elsewhere)
         return 0
     stored = Run(open_store(store), run_id)
     idle = not arguments.detach and nothing_left(stored, config.generations)
@@ -162,6 +116,73 @@ def run(arguments: Namespace) -> int:
     say(f"head       {head}")
     say(f"next       {_following(run_id, config, arguments.store)}")
     return 0
+
+
+def _check_options(arguments: Namespace) -> None:
+    """Raise ConfigError for options that mean nothing together."""
+    if arguments.json and not arguments.dry_run:
+        raise ConfigError("--json prints the configuration of a --dry-run")
+    if arguments.dry_run and arguments.detach:
+        raise ConfigError("--dry-run cannot be combined with --detach: it plans and starts nothing")
+    if arguments.resume is not None and (arguments.run_id is not None or arguments.config is not None):
+        given = "--run-id" if arguments.run_id is not None else "-c"
+        raise ConfigError(
+            f"{given} cannot be combined with --resume {arguments.resume}: a resumed run keeps its name and configuration"
+        )
+    if arguments.functions and arguments.resume is None:
+        raise ConfigError("--functions applies to --resume: what your own configuration names needs no permission")
+
+
+def _chosen(arguments: Namespace) -> tuple[str, RunConfig, Mapping[str, Any] | None]:
+    """Return the run's name, its configuration, and what its start recorded where a stored run is named to be resumed."""
+    from flows.run.planned import is_recorded, planned_of_readable
+    from flows.storage import check_run_id
+
+    name = USUAL if arguments.config is None else arguments.config
+    fresh = load(name, arguments.set) if arguments.resume is None else None
+    run_id = next((one for one in (arguments.resume, arguments.run_id) if one is not None), Path(name).stem)
+    check_run_id(run_id)
+    if fresh is not None:
+        return run_id, fresh, None
+    history = open_run(arguments.store, run_id).history
+    description = history.description()
+    assert description is not None, run_id
+    planned = planned_of_readable(history, description)
+    if not is_recorded(history, description) and not any(one.startswith("generations=") for one in arguments.set):
+        raise ConfigError(
+            f"run {run_id} has begun generation {planned - 1}; to how many generations it was raised is not recorded "
+            "(by an earlier version): give --set generations=…"
+        )
+    return run_id, apply(description["config"] | {"generations": planned}, arguments.set), description
+
+
+def _show_plan(
+    arguments: Namespace, config: RunConfig, description: Mapping[str, Any] | None, run: "Run", elsewhere: bool
+) -> None:
+    """Print what the run will need and its settings, after the checks that need no start."""
+    from flows.backend import Backend
+    from flows.base_model.folder import check_lengths, check_style, read_folder
+    from flows.base_model.hub import local_folder
+    from flows.choices import user_files
+    from flows.execution.recomputation import settled
+    from flows.guide.setting_list import changed_settings
+    from flows.plan.estimate import plan
+
+    if description is not None:  # its lengths and style were checked when it began
+        functions = {key for key, _ in user_files(config)}  # a plan runs no program and starts no interpreter
+        _check_stored(arguments, config, description, run, functions)
+    Backend(config).check_names()
+    folder = None if elsewhere else local_folder(config.model.name)
+    if description is None and folder is not None:
+        found = read_folder(folder, config.engine.window)
+        check_lengths(config, found)
+        check_style(config, found)
+    config = settled(config, elsewhere=True) if elsewhere else config  # what the run's cards will compute
+    spare = "" if elsewhere else _spare_places(config)
+    if arguments.json:
+        print(json.dumps(dump(config), indent=2))
+        return
+    print(plan(config), *filter(None, [spare and f"processes        {spare}"]), *changed_settings(config), sep="\n")
 
 
 def _check_stored(
