@@ -15,10 +15,10 @@ from flows.browser.figure_markup import Writer, linked
 from flows.browser.render import environment
 from flows.browser.routes import add_routes
 from flows.monitoring.prices import of_machine
-from flows.pages.commands import PLAIN, Commands
 from flows.pages.elsewhere import Elsewhere, elsewhere
 from flows.pages.figure_pages import Draws
 from flows.pages.library import Library
+from flows.program import PLAIN, Commands
 from flows.servers.gate import LOOPBACK, Gate
 
 HEADERS = {

@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from flows import form_links
-from flows.pages.commands import PLAIN, Commands
+from flows.program import PLAIN, Commands
 from flows.run.addresses import Addresses
 from stages.core import number_text
 from stages.core.highlight import python_html, visible

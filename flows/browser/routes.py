@@ -13,7 +13,6 @@ from flows.compare.run_query import RunQuery
 from flows.monitoring.telemetry import StoreMetrics
 from flows.pages.adapter_page import adapter_page, adapters_page
 from flows.pages.bad_request import BadRequest
-from flows.pages.commands import Commands
 from flows.pages.compare_page import ComparePages
 from flows.pages.figure_pages import Draws, FigureCache
 from flows.pages.library import Library
@@ -22,6 +21,7 @@ from flows.pages.run_pages import artifact_ref, complete_page, generation_page, 
 from flows.pages.runs_page import RunsPage
 from flows.pages.table_view import TableQuery
 from flows.pages.task_page import task_page
+from flows.program import Commands
 from flows.run.addresses import Addresses
 from flows.run.lineage import Json
 from flows.run.verified import PIECE

@@ -11,8 +11,8 @@ from flows.browser.app import make_app
 from flows.browser.limits import Server, config
 from flows.browser.preload import preload
 from flows.config import ConfigError
-from flows.pages.commands import PLAIN, Commands
 from flows.pages.library import Library
+from flows.program import PLAIN, Commands
 from flows.servers.gate import LOOPBACK, names_of
 
 LOAD_SECONDS = 5.0

@@ -10,9 +10,9 @@ from flows.monitoring.live import Follower, LiveState, Tail
 from flows.monitoring.live_text import about, counts_text, headline, place_of, program_text, speed_text, statuses_text, step_text
 from flows.monitoring.meter import duration
 from flows.monitoring.run_tables import RunTables
-from flows.pages.commands import PLAIN, Commands
 from flows.pages.keys import link
 from flows.pages.library import Library
+from flows.program import PLAIN, Commands
 from flows.run.addresses import Addresses
 from flows.run.manifest import Json
 from flows.run.run import Run

@@ -3,7 +3,7 @@
 from argparse import Namespace
 
 from flows.commands.arguments import Add, add_store, store_option
-from flows.program import called
+from flows.program import Commands, called
 
 
 def add(command: Add) -> None:
@@ -21,7 +21,6 @@ def add(command: Add) -> None:
 def browse(arguments: Namespace) -> int:
     """Serve until stopped."""
     from flows.browser.serve import serve
-    from flows.pages.commands import Commands
 
     commands = Commands(called(), store_option(arguments.store))
     return serve(arguments.store, arguments.host, arguments.port, arguments.allow_host, commands)

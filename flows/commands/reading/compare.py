@@ -5,7 +5,7 @@ from argparse import Namespace
 from flows.commands.arguments import Add, add_store, open_run, store_option
 from flows.config import ConfigError
 from flows.guide.completion import complete, complete_runs
-from flows.program import called
+from flows.program import Commands, called
 
 UNSEEN_WIDTH = 200  # columns where the output is no terminal
 
@@ -31,7 +31,6 @@ def compare(arguments: Namespace) -> int:
     from flows.compare.side_by_side import MOST, Comparer, as_json
     from flows.compare.text import blocks
     from flows.monitoring.run_tables import RunTables
-    from flows.pages.commands import Commands
 
     names = list(dict.fromkeys(arguments.runs))
     if not 2 <= len(names) <= MOST:

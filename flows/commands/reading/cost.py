@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.commands.arguments import Add, add_settings, add_store, in_group, open_run, store_option
 from flows.config import ConfigError, apply
-from flows.program import called
+from flows.program import Commands, called
 
 if TYPE_CHECKING:
     from flows.monitoring.cost import PointCost, RunCost
@@ -27,7 +27,6 @@ def cost(arguments: Namespace) -> int:
     """Print the table, or JSON."""
     from flows.monitoring.cost import run_cost
     from flows.monitoring.cost_text import cost_text
-    from flows.pages.commands import Commands
     from flows.storage import StoreRefused
 
     if arguments.by == "generation" and arguments.generation is not None:

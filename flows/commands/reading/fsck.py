@@ -4,7 +4,7 @@ from argparse import Namespace
 from dataclasses import replace
 
 from flows.commands.arguments import TRUSTED, Add, add_functions, add_store, function_folders, open_run
-from flows.program import called
+from flows.program import Commands, called
 
 
 def add(command: Add) -> None:
@@ -18,7 +18,6 @@ def fsck(arguments: Namespace) -> int:
     """Print the findings; 1 when anything is damaged or missing. What is not checked is said, and is no finding."""
     from flows.audit.fsck import audit
     from flows.monitoring.status import size_text
-    from flows.pages.commands import Commands
     from flows.run.run import Run
     from flows.storage import NotStored, open_store
 

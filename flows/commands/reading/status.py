@@ -4,7 +4,7 @@ from argparse import Namespace
 from functools import partial
 
 from flows.commands.arguments import Add, add_store, default_store, open_run, report_path, store_option
-from flows.program import called, program
+from flows.program import Commands, called, program
 
 
 def add(command: Add) -> None:
@@ -15,7 +15,6 @@ def add(command: Add) -> None:
 def status(arguments: Namespace) -> int:
     """Print what is done, what is next, and the newest numbers."""
     from flows.monitoring.status import status as text
-    from flows.pages.commands import Commands
 
     print(Commands(called(), store_option(arguments.store)).named(text(open_run(arguments.store, arguments.run))))
     return 0

@@ -17,8 +17,7 @@ def watch(arguments: Namespace) -> int:
     from flows.monitoring.live import Follower
     from flows.monitoring.run_tables import RunTables
     from flows.monitoring.watching import watch as follow
-    from flows.pages.commands import Commands
-    from flows.program import called
+    from flows.program import Commands, called
 
     run = open_run(arguments.store, arguments.run)
     named = Commands(called(), store_option(arguments.store)).named

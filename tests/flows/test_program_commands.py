@@ -1,4 +1,4 @@
-"""Commands on pages: a served page names the program as this machine calls it, and the store where commands need it."""
+"""Commands in sentences: a served page names the program as this machine calls it, and the store where commands need it."""
 
 from pathlib import Path
 
@@ -7,8 +7,7 @@ from fastapi.testclient import TestClient
 
 from flows.browser.app import make_app
 from flows.cli import COMMANDS
-from flows.pages.commands import PLAIN, SAID, Commands
-from flows.program import CALLED, called, program
+from flows.program import CALLED, PLAIN, SAID, Commands, called, program
 
 HERE = Commands("bin/populora", ("--store", "my runs"))
 
