@@ -26,7 +26,7 @@ def add(command: Add) -> None:
 def fork(arguments: Namespace) -> int:
     """Write the new run and print the command that starts it."""
     from flows.benchmarks.members import config_of
-    from flows.execution.session import clock
+    from flows.execution.recorded import clock
     from flows.run.fork import fork as make
     from flows.run.history import placement_of
     from flows.trust import refusals, remember
@@ -48,7 +48,7 @@ def fork(arguments: Namespace) -> int:
 def _checked(config: RunConfig, known: Mapping[str, Any] | None, unseen: Collection[str]) -> dict[str, object]:
     """Return the fork's versions. Names are checked, but no files that the user has not named: a look loads them."""
     from flows.backend import Backend
-    from flows.execution.session import versions
+    from flows.execution.recorded import versions
 
     values, usual = dump(config), dump(RunConfig())
     for group, _, name in (key.partition(".") for key in unseen):

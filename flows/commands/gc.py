@@ -16,7 +16,7 @@ def add(command: Add) -> None:
 
 def gc(arguments: Namespace) -> int:
     """Remove what the rule of the run's configuration, or the one given, no longer keeps."""
-    from flows.execution.session import clock
+    from flows.execution.recorded import clock
     from flows.run import lease, retention
     from flows.run.run import Run
 

@@ -1,30 +1,23 @@
 """One flow process running one run: its lease and epoch, its warm workers, and its messages to the terminal."""
 
-import hashlib
-import platform
-import socket
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import asdict, replace
-from importlib.metadata import version
 from typing import Any, Protocol
 
-from flows.backend import Backend
 from flows.base_model import hub
-from flows.benchmarks.own_suites import STORED
-from flows.choices import check_sources, sources
-from flows.config import PROJECT, ConfigError, RunConfig, differences, dump, identity, priced, with_defaults
+from flows.choices import check_sources
+from flows.config import ConfigError, RunConfig, differences, dump, identity, priced, with_defaults
 from flows.execution import orphan_guard
 from flows.execution.code_version import own_version
 from flows.execution.parts import parts_of
 from flows.execution.places import places_for, spare_places
 from flows.execution.ray_cluster import OnNode
 from flows.execution.recomputation import settled
+from flows.execution.recorded import clock, versions
 from flows.execution.run_stage import Reference, Spec, reference
 from flows.execution.slots import Slots, Tenant
 from flows.execution.stage_process import Told, interpreter
@@ -37,16 +30,13 @@ from flows.monitoring.working import Working
 from flows.notes import publish as notes
 from flows.plan.estimate import spare_shards, uncorrected
 from flows.run import lease, retention
-from flows.run.history import KEPT_OUT, PLACEMENT, check_prompts
-from flows.run.leaking import recorded
+from flows.run.history import PLACEMENT, check_prompts
 from flows.run.manifest import manifest_uri
 from flows.run.resume import check_base, first_generation
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
 from flows.storage import Damaged, open_store
 from stages.analysis.summary import generation_line
-
-PACKAGES = ("prefect", "docker", "torch", "transformers", "peft", "boto3", "pyarrow", "numpy", "safetensors", "pydantic")
 
 
 class RemoteStages(Protocol):
@@ -341,58 +331,6 @@ def _has_ended(run: Run, generation: int) -> bool:
         return run.manifest("evolve", generation) is not None
     except Damaged:
         return True
-
-
-def versions(config: RunConfig, known: Mapping[str, Any] | None = None) -> dict[str, object]:
-    """Return versions of code, packages, the user's files and a hub model's files (from `known`, an existing run's run.json).
-
-    Equal for equal runs on one machine. On resume only the user's files are compared.
-    """
-    model = hub.description(config) if known is None else known["versions"].get("model")
-    return (
-        {
-            "packages": {name: version(name) for name in PACKAGES},
-            "python": platform.python_version(),
-            "code": _git("rev-parse", "HEAD") or version("populora-pipeline"),
-            "diff": _git("diff", "HEAD", "--", "flows", "stages", "containers", "infra/runs"),
-            "choices": sources(config),
-            KEPT_OUT: list(STORED),
-        }
-        | ({"model": model} if model else {})
-        | recorded(config.experiment.leak)
-        | prompts(config)
-    )
-
-
-def checked_versions(config: RunConfig, known: Mapping[str, Any] | None = None) -> dict[str, object]:
-    """Return `versions` of a configuration all of whose names and functions exist. Raises ConfigError for one that does not."""
-    Backend(config).check_names()
-    return versions(config, known)
-
-
-def prompts(config: RunConfig) -> dict[str, str]:
-    """Return a digest of the prompt style's source; none for compact and trace, whose wording is a seed model's training data."""
-    style = config.model.style
-    if style in ("compact", "trace", "auto"):
-        return {}
-    total = hashlib.sha256()
-    for name in (style, "labelled", "fences"):
-        total.update((PROJECT / "stages" / "core" / "prompts" / f"{name}.py").read_bytes())
-    return {"prompts": total.hexdigest()}
-
-
-def clock() -> dict[str, object]:
-    """Return when and where this process runs. No digest covers this."""
-    return {"started": time.time(), "host": socket.gethostname(), "command": sys.argv[:1]}
-
-
-def _git(*arguments: str) -> str:
-    """Return the output of git in the project, empty without a repository."""
-    try:
-        done = subprocess.run(["git", "-C", str(PROJECT), *arguments], capture_output=True, text=True, timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def share_before(generation: int | None, stage: str, config: RunConfig) -> float:

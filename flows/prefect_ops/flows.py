@@ -25,7 +25,7 @@ from flows.benchmarks.suite_data import listed_suites, suite_names
 from flows.config import ConfigError
 from flows.execution import orphan_guard
 from flows.execution.pools import HERE, Placement, check_pools
-from flows.execution.session import checked_versions, clock
+from flows.execution.recorded import checked_versions, clock
 from flows.form_links import ADAPTER, generation_number
 from flows.generation import RETRIES
 from flows.prefect_ops.comparison_note import comparison_note

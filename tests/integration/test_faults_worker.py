@@ -6,7 +6,8 @@ import pytest
 
 from flows.audit.fsck import fsck
 from flows.config import RunConfig, dump, load
-from flows.execution.session import Session, clock, versions
+from flows.execution.recorded import clock, versions
+from flows.execution.session import Session
 from flows.execution.stage_process import WorkerLost, Workers
 from flows.monitoring.progress import Display
 from flows.run.lease import hold

@@ -31,7 +31,7 @@ def clones(arguments: Namespace) -> int:
     from flows.base_model.hub import pinned
     from flows.benchmarks.members import config_of
     from flows.execution.preflight import processes
-    from flows.execution.session import checked_versions, clock
+    from flows.execution.recorded import checked_versions, clock
     from flows.experiments.clones import ClonePair, clone_events, clone_fork, clone_pairs
     from flows.experiments.clones_text import pairs_text, write_pairs
     from flows.prefect_ops.command_server import command_server

@@ -17,8 +17,9 @@ from flows.backend import Backend
 from flows.benchmarks.own_suites import STORED
 from flows.config import ConfigError, dump, load
 from flows.execution import session
+from flows.execution.recorded import versions
 from flows.execution.run_stage import Reference, Spec
-from flows.execution.session import check_resumable, open_session, versions
+from flows.execution.session import check_resumable, open_session
 from flows.monitoring.progress import Display
 from flows.run.fork import fork
 from flows.run.history import PLACEMENT, kept_out, placement_of

@@ -14,8 +14,9 @@ import pytest
 from flows.backend import Backend
 from flows.config import RunConfig, dump, load
 from flows.execution.agreement import compared, probed
+from flows.execution.recorded import clock, versions
 from flows.execution.run_stage import Spec, execute
-from flows.execution.session import Session, clock, versions
+from flows.execution.session import Session
 from flows.execution.stage_process import REST, Workers
 from flows.monitoring.progress import Display
 from flows.plan.decoder_shape import KNOWN, adapter_parameters

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from flows.audit.fsck import fsck
-from flows.execution.session import versions
+from flows.execution.recorded import versions
 from flows.export.publish import write_folder
 from flows.export.tasks import export_tasks
 from flows.monitoring.status import status

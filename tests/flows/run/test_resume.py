@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flows.audit.fsck import fsck
-from flows.execution.session import versions
+from flows.execution.recorded import versions
 from flows.run.fork import fork
 from flows.run.lease import hold
 from flows.run.resume import first_generation, intact

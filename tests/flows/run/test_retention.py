@@ -11,7 +11,7 @@ import pytest
 
 from flows.audit.fsck import fsck
 from flows.config import dump
-from flows.execution.session import versions
+from flows.execution.recorded import versions
 from flows.run.fork import fork
 from flows.run.inspection import inspect
 from flows.run.lease import hold
