@@ -31,7 +31,8 @@ from flows.run.resume import is_manifest, mark_damaged, obstacle
 from flows.run.run import SCHEMAS, Retired, Run
 from flows.run.run_json import read_run_json
 from flows.run.scan import RunScan, check_chain, check_inputs, complete, dependents, survey_of
-from flows.storage import Damaged, NotStored, StoreRefused, decode_table
+from flows.storage import Damaged, NotStored, StoreRefused
+from flows.store.table_bytes import decode_table
 from flows.trust import refusals
 from stages.core.earlier_tasks import StoredTasks, rows_of
 from stages.core.lora.adapter_files import WEIGHTS_FILE

@@ -13,7 +13,8 @@ from flows.monitoring.run_tables import RunTables
 from flows.run.history import OWN_WAY, population_age, question_of
 from flows.run.manifest import Manifest, Ref
 from flows.run.run import Run
-from flows.storage import Damaged, NotStored, decode_table
+from flows.storage import Damaged, NotStored
+from flows.store.table_bytes import decode_table
 from stages.core.suites.changes import ScoreChange, score_changes
 from stages.core.suites.scores import by_slice, without_teachers
 from stages.core.suites.statistics import population

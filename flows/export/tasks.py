@@ -12,7 +12,8 @@ from flows.export.folder import whole_folder
 from flows.export.markdown import code, leak_warning
 from flows.run.manifest import sha256_hex
 from flows.run.run import Run
-from flows.storage import StoreRefused, encode_table
+from flows.storage import StoreRefused
+from flows.store.table_bytes import encode_table
 from stages.core.method.buffer import task_key
 from stages.reward import solve_rates
 

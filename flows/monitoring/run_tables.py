@@ -12,8 +12,9 @@ from flows.monitoring.time_left import elapsed, overlap
 from flows.run.manifest import Manifest, Ref, generation_of, manifest_uri
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
-from flows.storage import Damaged, NotStored, decode_table
+from flows.storage import Damaged, NotStored
 from flows.store.many_reads import read_each
+from flows.store.table_bytes import decode_table
 from stages.analysis.summary import Values, lookup
 from stages.core import tables
 from stages.core.engines.agreement import BOUNDS

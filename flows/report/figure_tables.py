@@ -9,7 +9,8 @@ import pyarrow as pa
 from flows.monitoring.run_tables import SMALL, RunTables
 from flows.run.history import population_age, question_of
 from flows.run.manifest import Manifest, Ref, digest, folder_of
-from flows.storage import Damaged, NotStored, decode_table
+from flows.storage import Damaged, NotStored
+from flows.store.table_bytes import decode_table
 from stages.core import tables
 from stages.core.statistics.condensed import MADE_FROM, Tables, condense, joined, numbered, sources
 

@@ -16,7 +16,8 @@ from flows.run import manifest as chain
 from flows.run.history import History
 from flows.run.lease import Fenced, check_epoch
 from flows.run.manifest import Json, Manifest, Ref, canonical_json, digest, folder_of, manifest_uri, sha256_hex
-from flows.storage import Damaged, NotStored, Store, StoreRefused, StoreUnavailable, check_run_id, decode_table, encode_table
+from flows.storage import Damaged, NotStored, Store, StoreRefused, StoreUnavailable, check_run_id
+from flows.store.table_bytes import decode_table, encode_table
 from stages.core.tables import (
     ANSWERS,
     EARLIER_KEYS,

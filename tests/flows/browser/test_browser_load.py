@@ -22,8 +22,9 @@ from flows.pages.library import Library
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.run.verified import PIECE, Reader, open_verified
-from flows.storage import Damaged, encode_table
+from flows.storage import Damaged
 from flows.store.file_store import FileStore
+from flows.store.table_bytes import encode_table
 from tests.support import example_run
 from tests.support.servers import s3_servers
 

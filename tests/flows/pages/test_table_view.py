@@ -6,7 +6,8 @@ import pytest
 from flows.pages.bad_request import BadRequest
 from flows.pages.table_view import TableQuery, row, view
 from flows.run.table_reader import batches, parquet_file
-from flows.storage import NotStored, encode_table
+from flows.storage import NotStored
+from flows.store.table_bytes import encode_table
 
 
 def numbers():

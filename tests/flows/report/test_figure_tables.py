@@ -8,8 +8,8 @@ from flows.monitoring.run_tables import RunTables
 from flows.report.figure_tables import Kept
 from flows.report.report_data import gather
 from flows.run.run import Run
-from flows.storage import decode_table
 from flows.store.file_store import FileStore
+from flows.store.table_bytes import decode_table
 from stages.core import tables
 from stages.core.statistics.condensed import MADE_FROM, condense, joined
 from tests.support.counted import CountingStore

@@ -4,7 +4,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flows.storage import ROOM, ROOM_PER_ROW, Damaged, StoreRefused, decode_table, encode_table
+from flows.storage import Damaged, StoreRefused
+from flows.store.table_bytes import ROOM, ROOM_PER_ROW, decode_table, encode_table
 from stages.core import tables
 
 
