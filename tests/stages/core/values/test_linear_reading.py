@@ -241,6 +241,7 @@ NOT_SEEING = MappingProxyType(
         "flows.commands.doctor": "what commands of this machine say",
         "flows.guide": "what a person types, and our own pages",
         "flows.pages": "names of runs and rows, which are ours",
+        "flows.program": "sentences of ours, which name commands",
         "flows.store.names": "names of artifacts",
         "flows.run.lineage": "ids of rows",
         "flows.run.history": "names of folders",
