@@ -16,12 +16,12 @@ from typing import Any
 from flows.added_rewards import check_added_rewards
 from flows.base_model import hub
 from flows.base_model.folder import ModelFolder, check_lengths, check_style, check_weights, read_folder
-from flows.benchmarks.own_suites import OwnSuites
-from flows.benchmarks.suite_data import check_suites, suite_of
 from flows.choices import check_curriculum, choose, estimator_of, gates_of, operators_of, training_settings
 from flows.config import PROJECT, ConfigError, RunConfig
 from flows.run.earlier_reader import EarlierReader
 from flows.run.held_adapters import HeldAdapters, held_by_process
+from flows.suites.own_suites import OwnSuites
+from flows.suites.suite_data import check_suites, suite_of
 from stages.core.engines.agreement import BOUNDS, Scorer, check_agreement
 from stages.core.engines.counted import CountedEngine, TokenCount
 from stages.core.engines.protocol import Engine

@@ -19,10 +19,10 @@ from typing import Any
 
 from flows.backend import Backend
 from flows.bench.turns import in_turns
-from flows.benchmarks import suite_data
 from flows.benchmarks.suite_score import benchmark_sandboxes
 from flows.commands.arguments import OneLineParser
 from flows.config import ConfigError, RunConfig
+from flows.suites import suite_data
 from stages.core.suites.code_scoring import Sandboxes, Score, score_programs
 from stages.core.suites.mutants import mutants
 from stages.core.suites.problems import Problem

@@ -11,10 +11,8 @@ from flows.backend import Backend
 from flows.benchmarks import targets
 from flows.benchmarks.contamination import contamination
 from flows.benchmarks.members import Chosen
-from flows.benchmarks.own_suites import PROBE, STAIRCASE
 from flows.benchmarks.score import Question, kept_for, probe_folder, request_for, score_run
 from flows.benchmarks.score_text import changes_text, depths_text, forms_text, scores_text
-from flows.benchmarks.suite_data import suite_of, suites_folder
 from flows.benchmarks.suite_score import (
     ELSEWHERE,
     BenchmarkRequest,
@@ -32,6 +30,8 @@ from flows.monitoring.meter import Meter
 from flows.monitoring.progress import Display
 from flows.run.run import Run
 from flows.storage import Store
+from flows.suites.own_suites import PROBE, STAIRCASE
+from flows.suites.suite_data import suite_of, suites_folder
 from flows.trust import WITHOUT_WALLS
 from stages.core.number_text import signed
 from stages.core.suites.scores import by_band, by_slice

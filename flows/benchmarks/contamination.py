@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flows.benchmarks.own_suites import PROBE
-from flows.benchmarks.program_keys import program_keys
 from flows.benchmarks.suite_score import problems_of
 from flows.run.manifest import Ref
 from flows.run.run import Run
+from flows.suites.own_suites import PROBE
+from flows.suites.program_keys import program_keys
 from stages.core import tables
 from stages.core.suites.contamination import MATCHES, SHORTEST, SPAN, matches
 from stages.core.suites.problems import Problem, digest

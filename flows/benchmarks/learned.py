@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from flows.benchmarks.own_suites import STAIRCASE
 from flows.benchmarks.schedule import start_folder
 from flows.config import RunConfig
 from flows.run.manifest import Ref
 from flows.run.run import Run
+from flows.suites.own_suites import STAIRCASE
 from stages.core.number_text import signed
 from stages.core.suites.changes import ScoreChange, score_changes
 from stages.core.suites.scores import by_band, without_teachers

@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 
 from flows.benchmarks.members import Chosen, config_of, newest_generation
-from flows.benchmarks.own_suites import OwnSuites
 from flows.benchmarks.score import Question, of_version, score_run, scored_generations
 from flows.config import ConfigError
 from flows.run.history import population_age
@@ -20,6 +19,7 @@ from flows.run.run import Run
 from flows.storage import Damaged, NotStored, Store, StoreRefused, open_store
 from flows.store.many_reads import read_each
 from flows.store.names import RUN_ID
+from flows.suites.own_suites import OwnSuites
 from stages.core.highlight import markdown_line
 from stages.core.suites.statistics import population
 

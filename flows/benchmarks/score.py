@@ -15,8 +15,6 @@ from flows.backend import Backend
 from flows.base_model import hub
 from flows.benchmarks import targets
 from flows.benchmarks.members import Chosen, config_of, folder_of_generation
-from flows.benchmarks.own_suites import PROBE, OwnSuites
-from flows.benchmarks.suite_data import suite_of, suites_folder
 from flows.benchmarks.suite_score import BenchmarkRequest, folder_of, own_problems, problems_of, score_suite, stored, style_of
 from flows.cards import one_card, usable
 from flows.config import RunConfig
@@ -26,6 +24,8 @@ from flows.run.resume import BRING_BACK, check_base
 from flows.run.retention import scoring
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
+from flows.suites.own_suites import PROBE, OwnSuites
+from flows.suites.suite_data import suite_of, suites_folder
 from stages.benchmark import SamplingPlan, answer_probe, own_words
 from stages.core import tables
 from stages.core.progress import Progress, silent

@@ -19,13 +19,13 @@ import pyarrow as pa
 
 from flows.backend import Backend
 from flows.base_model import hub
-from flows.benchmarks import suite_data
-from flows.benchmarks.own_suites import PROBE, OwnSuites
 from flows.benchmarks.targets import BenchmarkTarget
 from flows.config import ConfigError
 from flows.run.history import CHOSEN
 from flows.run.run import Manifest, Run
 from flows.settings import SandboxRule
+from flows.suites import suite_data
+from flows.suites.own_suites import PROBE, OwnSuites
 from stages import benchmark as stage
 from stages.core import tables
 from stages.core.engines.protocol import Engine

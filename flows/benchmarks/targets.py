@@ -15,13 +15,13 @@ from safetensors.numpy import load
 
 from flows.backend import Backend
 from flows.base_model import hub
-from flows.benchmarks.suite_data import rows
 from flows.config import ConfigError, RunConfig, apply, parse
 from flows.run.held_adapters import HeldAdapters
 from flows.run.manifest import Ref
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
 from flows.storage import Store
+from flows.suites.suite_data import rows
 from stages.benchmark import PROGRAMS, StoredCompletion
 from stages.core.lora.adapter import Adapter
 from stages.core.lora.adapter_files import WEIGHTS_FILE, rank_of

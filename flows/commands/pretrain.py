@@ -20,7 +20,7 @@ def add(command: Add) -> None:
 
 def pretrain(arguments: Namespace) -> int:
     """Train, save the checkpoint and its card, and print the progress."""
-    from flows.benchmarks.own_suites import SUITES
+    from flows.suites.own_suites import SUITES
 
     log = partial(print, flush=True)
     if arguments.recipe == "reasoner":

@@ -225,8 +225,8 @@ def _following(run_id: str, config: RunConfig, store: str) -> str:
 
 def _check_suites(config: RunConfig) -> None:
     """Raise ConfigError for a suite that does not exist, or in the place of the other kind."""
-    from flows.benchmarks.own_suites import PROBE, OwnSuites
-    from flows.benchmarks.suite_data import suite_of
+    from flows.suites.own_suites import PROBE, OwnSuites
+    from flows.suites.suite_data import suite_of
 
     OwnSuites().file(config.benchmark.suite)
     for suite in config.benchmark.suites:

@@ -12,11 +12,11 @@ from typing import Any
 
 from flows.backend import Backend
 from flows.base_model import hub
-from flows.benchmarks.own_suites import STORED
 from flows.choices import sources
 from flows.config import PROJECT, RunConfig
 from flows.run.history import KEPT_OUT
 from flows.run.leaking import recorded
+from flows.suites.own_suites import STORED
 
 PACKAGES = ("prefect", "docker", "torch", "transformers", "peft", "boto3", "pyarrow", "numpy", "safetensors", "pydantic")
 

@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from flows.benchmarks.own_suites import OwnSuites
 from flows.config import RunConfig
 from flows.monitoring.spending import spent_by_stage
 from flows.plan.stage_plan import update_rows, workload
@@ -24,6 +23,7 @@ from flows.run.planned import benchmarks_at
 from flows.run.run import Run
 from flows.settings import Cost
 from flows.storage import Damaged, NotStored
+from flows.suites.own_suites import OwnSuites
 
 BENCHMARK = "benchmark"
 

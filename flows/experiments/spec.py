@@ -31,10 +31,10 @@ from typing import Annotated, Any, Literal, get_args
 import pyarrow.compute as pc
 from pydantic import Field, ValidationError, model_validator
 
-from flows.benchmarks.own_suites import ONE_KIND, OwnSuites
 from flows.config import ConfigError, RunConfig, dump, load, parse
 from flows.settings import Group
 from flows.store.names import RUN_ID
+from flows.suites.own_suites import ONE_KIND, OwnSuites
 from stages.core.prompts.styles import Kind
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]

@@ -56,6 +56,6 @@ def complete_runs(parsed_args: Namespace, **_: Any) -> list[str]:
 
 def complete_suites(**_: Any) -> list[str]:
     """Return the names of all suites."""
-    from flows.benchmarks.suite_data import suite_names  # noqa: PLC0415 (it loads pyarrow, and only one option needs it)
+    from flows.suites.suite_data import suite_names  # noqa: PLC0415 (it loads pyarrow, and only one option needs it)
 
     return suite_names()

@@ -21,7 +21,6 @@ from prefect.logging import get_run_logger
 from pydantic import BeforeValidator, Field
 
 from flows.benchmarks.nightly import run_ids, score_store
-from flows.benchmarks.suite_data import listed_suites, suite_names
 from flows.config import ConfigError
 from flows.execution import orphan_guard
 from flows.execution.pools import HERE, Placement, check_pools
@@ -37,6 +36,7 @@ from flows.run.run import Run
 from flows.storage import open_store
 from flows.store.file_store import FileStore
 from flows.store.names import RUN_ID
+from flows.suites.suite_data import listed_suites, suite_names
 from stages.core.engines.protocol import EngineUnavailable
 from stages.core.unavailable import Unavailable
 

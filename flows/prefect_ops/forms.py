@@ -15,7 +15,6 @@ from prefect.client.schemas.actions import DeploymentUpdate
 from prefect.exceptions import ObjectNotFound
 from prefect.utilities.callables import parameter_schema
 
-from flows.benchmarks.suite_data import suite_names
 from flows.form_links import BEFORE_ALL, NUMBERED, generation_text
 from flows.prefect_ops import flows as flows_
 from flows.run.manifest import Json, generation_of
@@ -23,6 +22,7 @@ from flows.run.run import Run
 from flows.stages import STAGE_NAMES
 from flows.storage import Damaged, NotStored, Store, StoreRefused, open_store
 from flows.store.names import RUN_ID
+from flows.suites.suite_data import suite_names
 
 FORMS: dict[str, Any] = {
     "fork": flows_.fork,

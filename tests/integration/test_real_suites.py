@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from flows.backend import Backend
-from flows.benchmarks.suite_data import SAMPLES, expected, load
 from flows.benchmarks.suite_score import BenchmarkRequest, benchmark_sandboxes, style_of, words_of
+from flows.suites.suite_data import SAMPLES, expected, load
 from stages.benchmark import Grader, Recording, SamplingPlan, StoredCompletion, complete, judge, program_grader
 from stages.core.suites.prompts import wording
 from stages.core.suites.scores import Contestant

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from flows.benchmarks.suite_data import SAMPLES
 from flows.config import PROJECT
+from flows.suites.suite_data import SAMPLES
 from tests.stages.core.engines.test_vllm_engine import PYTHON
 
 pytestmark = [

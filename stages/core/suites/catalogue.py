@@ -1,7 +1,7 @@
 """The public suites: where each is published, which files hold a local copy, and how long an answer may be.
 
 `revision` pins the publisher's commit on the Hugging Face hub. If it is empty, the first fetch takes the newest commit, which is
-kept from then on (flows/benchmarks/suite_data.py). `digest` is that of the problems as this project reads them
+kept from then on (flows/suites/suite_data.py). `digest` is that of the problems as this project reads them
 (problems.digest), where known.
 """
 

@@ -6,15 +6,15 @@ import pytest
 
 from flows.benchmarks import targets
 from flows.benchmarks.contamination import _keys, contamination
-from flows.benchmarks.program_keys import program_keys
 from flows.benchmarks.score import request_for
-from flows.benchmarks.suite_data import SAMPLES, load
 from flows.benchmarks.suite_score import score_suite
 from flows.config import dump
 from flows.run.lease import hold
 from flows.run.manifest import Ref
 from flows.run.run import Run
 from flows.storage import open_store
+from flows.suites.program_keys import program_keys
+from flows.suites.suite_data import SAMPLES, load
 from stages.benchmark import StoredCompletion
 from stages.core import tables
 from stages.core.suites.contamination import matches

@@ -12,7 +12,6 @@ from prefect.client.orchestration import get_client
 from flows.benchmarks import benchmark_suites, score, targets
 from flows.benchmarks.members import Chosen
 from flows.benchmarks.nightly import run_ids, score_store
-from flows.benchmarks.own_suites import OwnSuites
 from flows.benchmarks.score import Question, probe_folder, score_run, scored_generations
 from flows.cli import _parser
 from flows.config import RunConfig, dump
@@ -22,6 +21,7 @@ from flows.run.retention import pins_of
 from flows.run.run import Run
 from flows.storage import StoreUnavailable, open_store
 from flows.store.file_store import FileStore
+from flows.suites.own_suites import OwnSuites
 from stages.core import tables
 from tests.support import example_run
 

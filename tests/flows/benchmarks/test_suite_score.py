@@ -16,11 +16,11 @@ import pytest
 
 from flows.benchmarks import suite_score, targets
 from flows.benchmarks.score import request_for
-from flows.benchmarks.suite_data import SAMPLES, load
 from flows.benchmarks.suite_score import ELSEWHERE, done_shards, folder_of, score_suite
 from flows.config import PROJECT, ConfigError
 from flows.run.run import Run
 from flows.storage import open_store
+from flows.suites.suite_data import SAMPLES, load
 from stages.core.suites.problems import Problem
 
 GSM8K = load("gsm8k", SAMPLES)

@@ -7,12 +7,12 @@ import pytest
 
 from flows.benchmarks.members import Chosen
 from flows.benchmarks.score import Question, probe_folder, score_run
-from flows.benchmarks.suite_data import SAMPLES, load
 from flows.cli import main
 from flows.export.snapshot import SnapshotStore
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.storage import StoreRefused, open_store
+from flows.suites.suite_data import SAMPLES, load
 from stages import benchmark as stage
 from stages.core import tables
 from stages.core.suites.scores import suite_scores

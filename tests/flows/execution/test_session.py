@@ -14,7 +14,6 @@ import pytest
 from flows import train
 from flows.audit.fsck import fsck
 from flows.backend import Backend
-from flows.benchmarks.own_suites import STORED
 from flows.config import ConfigError, dump, load
 from flows.execution import session
 from flows.execution.recorded import versions
@@ -27,6 +26,7 @@ from flows.run.lease import hold
 from flows.run.manifest import digest
 from flows.run.run import Run
 from flows.storage import Damaged, StoreRefused, StoreUnavailable, open_store
+from flows.suites.own_suites import STORED
 from tests.support import example_run
 from tests.support.example_run import CLOCK
 

@@ -12,13 +12,13 @@ from prefect.exceptions import PrefectHTTPStatusError
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools import validation
 
-from flows.benchmarks.suite_data import suite_names
 from flows.prefect_ops import deployments
 from flows.prefect_ops.forms import FORMS, FRESH_SECONDS, Catalogue, Forms, Offer, offering
 from flows.run.lease import hold
 from flows.run.run import Run
 from flows.stages import STAGE_NAMES
 from flows.storage import open_store
+from flows.suites.suite_data import suite_names
 from tests.support import example_run, malformed
 from tests.support.counted import CountingStore
 

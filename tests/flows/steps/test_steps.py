@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from flows.backend import Backend
-from flows.benchmarks.own_suites import STORED
 from flows.config import PROJECT, ConfigError, dump, load
 from flows.execution.run_stage import perform
 from flows.execution.session import open_session
@@ -19,6 +18,7 @@ from flows.run.stage_io import StageIO
 from flows.steps import steps
 from flows.steps.trained_samples import group_of
 from flows.storage import open_store
+from flows.suites.own_suites import STORED
 from stages.core import tables
 from stages.core.unavailable import Unsuited
 from tests.support import example_run

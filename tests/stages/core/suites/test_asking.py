@@ -12,11 +12,11 @@ from transformers import AutoTokenizer
 
 from flows.backend import Backend
 from flows.benchmarks.score import request_for
-from flows.benchmarks.suite_data import SAMPLES, load
 from flows.benchmarks.suite_score import folder_of, score_suite, words_of
 from flows.benchmarks.targets import of_model
 from flows.config import PROJECT, ConfigError, apply
 from flows.storage import open_store
+from flows.suites.suite_data import SAMPLES, load
 from stages.core.engines.protocol import before_stop
 from stages.core.prompts.chat_template import DAY, templated
 from stages.core.suites import prompts

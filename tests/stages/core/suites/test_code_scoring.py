@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from flows.backend import Backend
-from flows.benchmarks.suite_data import SAMPLES, load
 from flows.benchmarks.suite_score import MEMORY_MB, PATIENT_SECONDS
 from flows.config import RunConfig
+from flows.suites.suite_data import SAMPLES, load
 from stages.core.sandbox.protocol import Status, Verdict
 from stages.core.suites import evalplus_rules, harness, livecode_rules
 from stages.core.suites.code_scoring import Sandboxes, Score, expected_values, score_programs

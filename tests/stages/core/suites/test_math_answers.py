@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.benchmarks.suite_data import SAMPLES, load
 from flows.config import PROJECT
+from flows.suites.suite_data import SAMPLES, load
 from stages.core.suites import math_grader, prompts
 from stages.core.suites.math_answers import extract, last_boxed, normal
 from stages.core.suites.math_grader import GraderUnavailable, MathAnswer, MathGrader

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.benchmarks.suite_data import SAMPLES, load
 from flows.config import ConfigError
+from flows.suites.suite_data import SAMPLES, load
 from stages.core.suites import readers
 from stages.core.suites.catalogue import SUITES
 from stages.core.suites.mutants import mutants

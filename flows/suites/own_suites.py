@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from flows.benchmarks.program_keys import probe_keys
 from flows.config import PROJECT, ConfigError
 from flows.near_names import hint
 from flows.settings import KINDS
+from flows.suites.program_keys import probe_keys
 from stages.core.seed_model.probe import probe_keys as own_keys
 from stages.core.seed_model.programs import ProgramKeys
 

@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from flows.base_model.hub import http_faults
-from flows.benchmarks import own_suites
 from flows.config import PROJECT, ConfigError
 from flows.near_names import hint
 from flows.storage import StoreUnavailable
+from flows.suites import own_suites
 from stages.core.suites import code_scoring, harness, problems, readers
 from stages.core.suites.catalogue import SUITES, Suite
 from stages.core.suites.code_scoring import Reference, Sandboxes

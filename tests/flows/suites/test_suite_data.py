@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flows.benchmarks.suite_data import SAMPLES
 from flows.config import PROJECT
+from flows.suites.suite_data import SAMPLES
 from stages.core.suites.catalogue import SUITES
 
 REVISION = SUITES["gsm8k"].revision
@@ -26,7 +26,7 @@ import json, sys
 from pathlib import Path
 from flows.config import ConfigError
 from flows.storage import StoreUnavailable
-from flows.benchmarks.suite_data import load
+from flows.suites.suite_data import load
 from stages.core.suites.problems import digest
 try:
     print(json.dumps({"digest": digest(load(sys.argv[1], None, Path(sys.argv[2])))}))
@@ -132,8 +132,8 @@ def test_a_hub_without_the_suite_is_a_service_that_is_not_there(tmp_path: Path, 
 
 
 def test_what_was_pinned_elsewhere_is_refused(tmp_path: Path) -> None:
-    from flows.benchmarks.suite_data import load
     from flows.config import ConfigError
+    from flows.suites.suite_data import load
 
     (tmp_path / "gsm8k").mkdir()
     (tmp_path / "gsm8k/lock.json").write_text(json.dumps({"revision": NEWEST, "files": {}}))

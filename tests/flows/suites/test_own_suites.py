@@ -4,10 +4,10 @@ import hashlib
 
 import pytest
 
-from flows.benchmarks.own_suites import PROBE, SUITES, OwnSuites
-from flows.benchmarks.suite_data import suite_names
 from flows.benchmarks.suite_score import problems_of
 from flows.config import ConfigError
+from flows.suites.own_suites import PROBE, SUITES, OwnSuites
+from flows.suites.suite_data import suite_names
 from stages.benchmark import chosen_problems
 
 
