@@ -4,6 +4,7 @@ import os
 import re
 import sys
 from collections import deque
+from contextlib import suppress
 from threading import Thread
 
 from stages.core.engines.protocol import EngineUnavailable, EngineUnusable
@@ -66,14 +67,17 @@ class Overheard:
 
     def _pass_on(self, reading: int, own: int) -> None:
         begun = b""
-        while data := os.read(reading, 1 << 16):
-            rest = data
-            while rest:
-                rest = rest[os.write(own, rest) :]
-            *whole, begun = (begun + data).split(b"\n")
-            self._lines.extend(line.decode(errors="replace") for line in whole)
-        os.close(reading)
-        os.close(own)
+        try:
+            while data := os.read(reading, 1 << 16):
+                with suppress(OSError):  # a reader that has gone, a full disk: read on, or the writers would wait for ever
+                    rest = data
+                    while rest:
+                        rest = rest[os.write(own, rest) :]
+                *whole, begun = (begun + data).split(b"\n")
+                self._lines.extend(line.decode(errors="replace") for line in whole)
+        finally:
+            os.close(reading)
+            os.close(own)
 
 
 def start_error(lines: list[str]) -> Exception:

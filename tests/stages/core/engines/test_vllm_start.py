@@ -50,3 +50,24 @@ def test_standard_error_is_noted_and_passed_on_also_that_of_children(capfd: pyte
     assert heard.lines() == ["our own", "first", "RuntimeError: late"], "it waits for a process that is about to end"
     child.wait()
     assert sorted(capfd.readouterr().err.splitlines()) == sorted(["our own", "first", "RuntimeError: late", "not noted"])
+
+
+UNREAD = """
+import os
+from stages.core.engines.vllm_start import Overheard
+reading, writing = os.pipe()
+os.dup2(writing, 2)
+os.close(writing)
+os.close(reading)  # nobody reads our standard error any more
+heard = Overheard()
+with heard:
+    for number in range(5000):
+        os.write(2, b"%063d\\n" % number)
+print(len(heard.lines()), int(heard.lines()[-1]), len(os.listdir("/proc/self/fd")))
+"""
+
+
+def test_writers_do_not_wait_where_standard_error_takes_nothing_more() -> None:
+    """A pipe holds 64 KiB: what is written after that waits until somebody reads."""
+    done = subprocess.run([sys.executable, "-c", UNREAD], capture_output=True, text=True, timeout=30)
+    assert done.stdout.split() == ["400", "4999", "4"], "all is noted, and both ends are closed"
