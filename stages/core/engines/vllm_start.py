@@ -5,6 +5,7 @@ import re
 import sys
 from collections import deque
 from contextlib import suppress
+from itertools import takewhile
 from threading import Thread
 
 from stages.core.engines.protocol import EngineUnavailable, EngineUnusable
@@ -30,7 +31,10 @@ CAUSES = (
 )
 """Signs in the messages of torch, Triton and CUDA of what no retry changes, and what is wrong."""
 _PREFIX = re.compile(r"^(?:\(\w+ pid=\d+\) ?)?(?:ERROR [\d-]+ [\d:]+ \[[^\]]*\] ?)?")
-_ERROR = re.compile(r"^[\w.]*(?:Error|Exception)\b:? ?\S?")
+_ERROR = re.compile(r"^(?!Exception (?:ignored|in thread))[\w.]*(?:Error|Exception)\b:? ?\S?")
+_ASIDE = re.compile(r"^Exception (?:ignored|in thread)\b")  # what Python prints of an error that ends nothing
+_TRACEBACK = "Traceback (most recent call last):"
+_CHAINED = ("The above exception was the direct cause of", "During handling of the above exception")
 _MORE = "Another process may use the card, or engine.memory_share or engine.window is too large for it"
 
 
@@ -81,11 +85,47 @@ class Overheard:
 
 
 def start_error(lines: list[str]) -> Exception:
-    """Return `EngineUnusable` for a cause that no retry changes, else `EngineUnavailable`. Both repeat the last error."""
+    """Return `EngineUnusable` for a cause that no retry changes, else `EngineUnavailable`. Both repeat the last error.
+
+    A cause counts where the last error, its traceback or an error that it is chained to says it; a warning elsewhere does not.
+    """
     said = [_PREFIX.sub("", line).rstrip() for line in lines]
-    last = next((line for line in reversed(said) if _ERROR.match(line)), "")
-    if "memory" not in last.lower():  # a card without room is not beyond repair, whatever was warned of before
+    block, last = _last_error(said)
+    if any("CalledProcessError" in line for line in block):  # a compiler says why before Python does
+        block += [line for line in said if "fatal error:" in line]
+    if "memory" not in last.lower():  # a card without room is not beyond repair
         for signs, cause in CAUSES:
-            if any(sign in line for line in said for sign in signs):
+            if any(sign in line for line in block for sign in signs):
                 return EngineUnusable(f"vLLM cannot start on this machine: {cause}" + (f" ({last})" if last else ""))
     return EngineUnavailable(f"vLLM did not start: {last or 'its messages say why'}. {_MORE}")
+
+
+def _last_error(said: list[str]) -> tuple[list[str], str]:
+    """Return the lines of the last error that Python raised, chained ones included, and the line that names it."""
+    at = _error_before(said, len(said))
+    while at is not None:
+        begin = _begin(said, at)
+        if begin == 0 or not _ASIDE.match(said[begin - 1]):
+            more = takewhile(lambda line: line and line != _TRACEBACK and not _ASIDE.match(line), said[at + 1 :])
+            return [*said[begin : at + 1], *more], said[at]
+        at = _error_before(said, begin)
+    return [], ""
+
+
+def _error_before(said: list[str], end: int) -> int | None:
+    return next((place for place in reversed(range(end)) if _ERROR.match(said[place])), None)
+
+
+def _begin(said: list[str], at: int) -> int:
+    """Return where the traceback of the error at a line begins, or that of the first error in its chain."""
+    begin = at
+    while begin and said[begin - 1].startswith(" "):
+        begin -= 1
+    if not begin or said[begin - 1] != _TRACEBACK:
+        return at
+    begin -= 1
+    before = next((place for place in reversed(range(begin)) if said[place]), None)
+    if before is None or not said[before].startswith(_CHAINED):
+        return begin
+    earlier = _error_before(said, before)
+    return begin if earlier is None else _begin(said, earlier)

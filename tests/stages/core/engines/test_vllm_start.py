@@ -40,6 +40,51 @@ def test_anything_else_is_retried_and_says_what_the_process_said_last() -> None:
     assert "its messages say why" in str(start_error(["INFO loading", "Killed"]))
 
 
+IGNORED = [
+    "Exception ignored in: <function LLM.__del__ at 0x7f>",
+    "Traceback (most recent call last):",
+    '  File "llm.py", line 9, in __del__',
+    "AttributeError: 'LLM' object has no attribute 'engine'",
+]
+IN_THREAD = ["Exception in thread Thread-1 (monitor):", *IGNORED[1:3], "KeyError: 7"]
+CHAIN = ["", "The above exception was the direct cause of the following exception:", ""]
+NO_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+NO_LINK = "RuntimeError: NCCL error: unhandled system error"
+
+
+@pytest.mark.parametrize("after", [IGNORED, [*IN_THREAD, *IGNORED], [IGNORED[0].partition(" <")[0], IGNORED[3]]])
+def test_what_python_says_of_errors_that_end_nothing_is_not_the_error(after: list[str]) -> None:
+    for line, cause in PERMANENT:
+        assert f"{cause}" in (text := str(start_error([*TRACE, line, *after]))) and line in text
+    error = start_error([*TRACE, NO_LINK, *after])
+    assert isinstance(error, EngineUnavailable) and NO_LINK in str(error)
+
+
+@pytest.mark.parametrize("last", [NO_MEMORY, NO_LINK])
+@pytest.mark.parametrize("line", [line for line, _ in PERMANENT])
+def test_a_cause_elsewhere_is_not_that_of_the_last_error(line: str, last: str) -> None:
+    for before in ([f"UserWarning: {line}"], [*TRACE, line, "", "it tries again"], [f"[W1201 c10: {line}"]):
+        error = start_error([*before, *TRACE, last])
+        assert isinstance(error, EngineUnavailable) and last in str(error)
+
+
+def test_a_cause_may_be_in_an_error_that_the_last_one_is_chained_to_or_below_its_name() -> None:
+    (line, cause), last = PERMANENT[2], "RuntimeError: Worker failed"
+    hints = ["CUDA kernel errors might be reported later", "Compile with TORCH_USE_CUDA_DSA"]
+    chained = start_error([*TRACE, line, *hints, *CHAIN, *TRACE[1:], last])
+    below = start_error([*TRACE, "AssertionError:", "Found no NVIDIA driver on your system. Please check that"])
+    for error, said in ((chained, cause), (below, "finds no GPU")):
+        assert isinstance(error, EngineUnusable) and said in str(error)
+
+
+def test_a_compiler_says_why_before_its_caller_fails() -> None:
+    gcc = "/tmp/main.c:5:10: fatal error: Python.h: No such file or directory"
+    failed = "subprocess.CalledProcessError: Command '['/usr/bin/gcc', 'main.c']' returned non-zero exit status 1."
+    error = start_error([gcc, "compilation terminated.", *TRACE, failed])
+    assert isinstance(error, EngineUnusable) and "gcc" in str(error)
+    assert isinstance(start_error([gcc, *TRACE, NO_LINK]), EngineUnavailable)
+
+
 def test_standard_error_is_noted_and_passed_on_also_that_of_children(capfd: pytest.CaptureFixture[str]) -> None:
     program = "import sys, time; print('first', file=sys.stderr, flush=True); time.sleep(0.5); sys.exit('RuntimeError: late')"
     heard = Overheard()
