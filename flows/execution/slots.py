@@ -17,7 +17,7 @@ from flows.cards import Card, CardUnavailable
 from flows.execution.run_stage import Reference, Spec
 from flows.execution.stage_process import CANCELLED, StageFailed, Told, Workers
 from flows.stages import stage_of
-from stages.core.engines.protocol import EngineUnavailable, EngineUnusable
+from stages.core.engines.protocol import CardUnusable, EngineUnavailable, EngineUnusable
 from stages.core.unavailable import Unsuited
 
 FAILURES = 2
@@ -107,6 +107,7 @@ class Slots:
         """Wait for a free slot and yield its workers. Raises StageFailed if it is no longer `wanted` (see `look_again`).
 
         A card on which two steps in a row have failed while another worked is not used again: it may hang and still be listed.
+        One on which the engine cannot run at all is not used again while there is another, which may be of another kind.
 
         Raises Unsuited if others have all cards or none is left, CardUnavailable if the card is lost when the step fails.
         """
@@ -196,7 +197,10 @@ class Slots:
             return "is gone"
         if isinstance(error, EngineUnavailable) and "out of memory" not in str(error):  # that is the plan's fault, not the card's
             slot.note(worked=False)
-        others = [other for other in self._places if other is not slot and other.tenant == slot.tenant]
+        others = [other for other in self._places if other is not slot]
+        if isinstance(error, CardUnusable) and any(other.tenant in (slot.tenant, None) for other in others):
+            return "is not used again"
+        others = [other for other in others if other.tenant == slot.tenant]
         if slot.failures >= FAILURES and any(other.worked for other in others):
             return f"is not used again after {slot.failures} failures in a row"
         return None

@@ -23,7 +23,7 @@ from flows.stages import stage_of
 from flows.storage import AccessRefused, Damaged, NotStored, StoreRefused, StoreUnavailable
 from stages.core.child_process import ChildProcess, Json
 from stages.core.engines.agreement import Disagreement
-from stages.core.engines.protocol import EngineUnavailable, EngineUnusable
+from stages.core.engines.protocol import CardUnusable, EngineUnavailable, EngineUnusable
 from stages.core.sandbox.protocol import SandboxUnavailable
 from stages.core.suites.math_grader import HOME_PYTHON, GraderUnavailable
 from stages.core.unavailable import Unsuited
@@ -33,7 +33,8 @@ _KNOWN: dict[str, Callable[[str], Exception]] = {
     for error in (
         *(ConfigError, ModelMissing, StoreUnavailable, Overtaken, LeaseLost, Fenced, Unsuited),
         *(StoreRefused, AccessRefused, NotStored, Retired),
-        *(EngineUnavailable, EngineUnusable, CardUnavailable, SandboxUnavailable, GraderUnavailable, Disagreement),
+        *(EngineUnavailable, EngineUnusable, CardUnusable, CardUnavailable),
+        *(SandboxUnavailable, GraderUnavailable, Disagreement),
     )
 }
 _KNOWN[Damaged.__name__] = lambda message: Damaged(*message.partition(": ")[::2])

@@ -54,7 +54,7 @@ KNOWN = (
     ),
     Advice(("No space left", "ENOSPC"), "the disk is full", "make room (`populora gc RUN`), then resume"),
     Advice(
-        ("EngineUnusable",),
+        ("EngineUnusable", "CardUnusable"),
         "vLLM cannot run on that machine",
         "do what the message says; `populora doctor` looks at the driver; then resume",
     ),

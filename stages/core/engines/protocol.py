@@ -79,3 +79,7 @@ class EngineUnusable(RuntimeError):
     """The engine cannot run on this machine, which no retry changes: such as with a driver that is too old. Another may."""
 
     exit_code = 3
+
+
+class CardUnusable(EngineUnusable):
+    """The engine cannot run on this card. Another card of the machine may do."""

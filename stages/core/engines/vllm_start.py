@@ -8,12 +8,13 @@ from contextlib import suppress
 from itertools import takewhile
 from threading import Thread
 
-from stages.core.engines.protocol import EngineUnavailable, EngineUnusable
+from stages.core.engines.protocol import CardUnusable, EngineUnavailable, EngineUnusable
 
 STANDARD_ERROR = 2
 KEPT = 400  # lines
 LAST_WORDS_SECONDS = 2.0
 
+NO_KERNELS = "no kernel image is available"  # a fault of one card, where a machine has several kinds
 CAUSES = (
     (
         ("driver on your system is too old", "driver version is insufficient", "unsupported toolchain", "forward compatibility"),
@@ -23,7 +24,7 @@ CAUSES = (
         ("Failed to find C compiler", "No working C++ compiler", "Python.h: No such file"),
         "it finds no compiler for its kernels; sudo apt-get install gcc libc6-dev python3-dev",
     ),
-    (("no kernel image is available",), "it has no kernels for this card; use another card or engine.kind=transformers"),
+    ((NO_KERNELS,), "it has no kernels for this card; use another card or engine.kind=transformers"),
     (
         ("No CUDA GPUs are available", "Found no NVIDIA driver", "not compiled with CUDA", "libcuda.so.1: cannot open"),
         "CUDA finds no GPU in its environment; VLLM_BUILD=cuda make vllm, and check the driver",
@@ -87,6 +88,8 @@ class Overheard:
 def start_error(lines: list[str]) -> Exception:
     """Return `EngineUnusable` for a cause that no retry changes, else `EngineUnavailable`. Both repeat the last error.
 
+    It is `CardUnusable` where another card may do.
+
     A cause counts where the last error, its traceback or an error that it is chained to says it; a warning elsewhere does not.
     """
     said = [_PREFIX.sub("", line).rstrip() for line in lines]
@@ -96,7 +99,8 @@ def start_error(lines: list[str]) -> Exception:
     if "memory" not in last.lower():  # a card without room is not beyond repair
         for signs, cause in CAUSES:
             if any(sign in line for line in block for sign in signs):
-                return EngineUnusable(f"vLLM cannot start on this machine: {cause}" + (f" ({last})" if last else ""))
+                error = CardUnusable if NO_KERNELS in signs else EngineUnusable
+                return error(f"vLLM cannot start on this machine: {cause}" + (f" ({last})" if last else ""))
     return EngineUnavailable(f"vLLM did not start: {last or 'its messages say why'}. {_MORE}")
 
 

@@ -13,9 +13,10 @@ from types import SimpleNamespace
 import pytest
 
 from flows import cards
-from flows.cards import CardUnavailable
+from flows.cards import VISIBLE, CardUnavailable
 from flows.execution.slots import Slots, Tenant
 from flows.execution.stage_process import StageFailed, WorkerLost
+from stages.core.engines.protocol import CardUnusable
 from stages.core.unavailable import Unsuited
 from tests.support.cards import Machine, machine, step
 
@@ -271,6 +272,29 @@ def test_a_card_that_is_listed_but_fails_step_after_step_is_left_while_another_w
         assert slots.parallel == 1
         for _ in range(3):
             fails(slots)
+
+
+@pytest.mark.parametrize("others_work", [True, False])
+def test_a_card_on_which_the_engine_cannot_run_is_left_at_once_and_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others_work: bool
+) -> None:
+    """A machine with cards of two kinds, and one without a card that will do: it says so once the last has failed."""
+    three = machine(tmp_path, monkeypatch, 3)
+    works, error = three.interpreter("works"), '{"error": "CardUnusable", "message": "it has no kernels for this card"}'
+    refuses = f"if [ ${VISIBLE} != 1 ] || {'false' if others_work else 'true'}; then echo '{error}'; continue; fi"
+    engine = three.interpreter("engine", refuses)
+    with Slots(cards.usable("auto"), RUN) as slots:
+        if others_work:
+            with pytest.raises(CardUnavailable, match=r"^card 0 \(.*\) is not used again: it has no kernels for this card$"):
+                slots.run(step("benchmark"), engine)
+            assert slots.run(step("benchmark"), engine)["stage"] == "noted" and slots.parallel == 2
+        else:
+            for _ in range(2):
+                with pytest.raises(CardUnavailable, match=r"is not used again: it has no kernels"):
+                    slots.run(step("benchmark"), engine)
+            with pytest.raises(CardUnusable, match=r"^it has no kernels for this card$"):
+                slots.run(step("benchmark"), engine)
+            assert slots.parallel == 1 and slots.run(step("benchmark"), works)["stage"] == "noted"
 
 
 def test_what_one_run_cannot_do_costs_no_other_its_cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

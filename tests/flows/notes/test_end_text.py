@@ -20,6 +20,7 @@ CRASHED = RunEnd("smoke", "/runs", "Crashed", "Flow run process exited with non-
             "vLLM reads adapters is full",
         ),
         ("EngineUnusable: vLLM cannot start on this machine: the NVIDIA driver is too old for it", "vLLM cannot run"),
+        ("CardUnusable: vLLM cannot start on this machine: it has no kernels for this card", "vLLM cannot run"),
         ("Flow run encountered an exception: SandboxUnavailable: Docker does not answer", "sandboxes"),
         ("Flow run encountered an exception: StoreUnavailable: s3://x: timed out", "store did not answer"),
         ("Flow run encountered an exception: Damaged: smoke/generation=0001/grades.parquet", "damaged"),

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from stages.core.engines.protocol import EngineUnavailable, EngineUnusable
+from stages.core.engines.protocol import CardUnusable, EngineUnavailable, EngineUnusable
 from stages.core.engines.vllm_start import Overheard, start_error
 from stages.core.unavailable import Unavailable
 
@@ -30,6 +30,7 @@ def test_what_no_retry_changes_is_said_in_one_line_and_not_retried(line: str, ca
     error = start_error([prefix + one for one in (*TRACE, line, "", "[rank0]: see above")])
     assert isinstance(error, EngineUnusable) and not isinstance(error, Unavailable)
     assert cause in str(error) and line in str(error) and "\n" not in str(error)
+    assert isinstance(error, CardUnusable) == ("this card" in cause)
 
 
 def test_anything_else_is_retried_and_says_what_the_process_said_last() -> None:
