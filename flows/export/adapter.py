@@ -126,5 +126,6 @@ def merge_into(base: str, weights: Weights, scale: float, folder: Path, dtype: s
     AutoTokenizer.from_pretrained(base, trust_remote_code=False).save_pretrained(folder)
     readable = (folder / "config.json").stat().st_mode  # as the umask has it; safetensors writes for the owner alone
     for file in folder.iterdir():
-        file.chmod(readable)
+        if file.is_file():  # a folder without the right to search it could not be read
+            file.chmod(readable)
     return (max(0.0, 1 - (lost / moved) ** 0.5) if moved else 1.0), str(wanted).removeprefix("torch.")

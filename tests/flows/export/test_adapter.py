@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -166,6 +167,15 @@ def test_nothing_is_overwritten_and_unknown_adapters_are_named(run: Run, tmp_pat
     with pytest.raises(StoreRefused, match="no adapter s9"):
         export_adapter(run, "s9", tmp_path / "new", merge=False)
     assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_beside_the_merged_weights_keeps_its_permissions(base: Path, tmp_path: Path, tiny_change: Weights) -> None:
+    """Such as `additional_chat_templates`, which transformers writes for a tokenizer with several."""
+    beside = tmp_path / "additional_chat_templates"
+    beside.mkdir(mode=0o755)
+    merge_into(str(base), tiny_change, 2.0, tmp_path)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert modes.pop(beside.name) == 0o755 and set(modes.values()) == {modes["config.json"]}
 
 
 @pytest.fixture
