@@ -50,7 +50,7 @@ KNOWN = (
     Advice(
         ("No space left for vLLM's adapters",),
         "the folder through which vLLM reads adapters is full",
-        "give the container more shared memory (`--shm-size`), or make room in the folder that the message names; then resume",
+        "make room in the folder that the message names, or give the container more shared memory (`--shm-size`); then resume",
     ),
     Advice(("No space left", "ENOSPC"), "the disk is full", "make room (`populora gc RUN`), then resume"),
     Advice(

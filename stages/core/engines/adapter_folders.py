@@ -2,9 +2,10 @@
 
 import errno
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
-from stages.core.engines.memory_folders import MEMORY, make_folder
+from stages.core.engines.memory_folders import MEMORY, make_folder, spare
 from stages.core.lora.adapter import Weights
 from stages.core.lora.adapter_files import CONFIG_FILE, WEIGHTS_FILE, config_bytes, weights_bytes
 
@@ -12,32 +13,56 @@ from stages.core.lora.adapter_files import CONFIG_FILE, WEIGHTS_FILE, config_byt
 class AdapterFolders:
     """The folders of at most `most` adapters at a time, made where all of them fit when the first is written.
 
+    Engines of other cards choose at the same time and may fill the memory file system together. An adapter that then does not
+    fit is written on disk, and so are all after it.
+
     Attributes:
-        folder: Where they are; None before the first.
+        folder: Where the next one is written; None before the first.
     """
 
     def __init__(self, alpha: float, most: int, memory: Path = MEMORY) -> None:
         self.folder: Path | None = None
         self._alpha, self._most, self._memory = alpha, most, memory
+        self._made = list[Path]()
 
     def write(self, number: int, weights: Weights) -> Path:
-        """Write an adapter under a new number and return its folder. Raise OSError, which names the folder, if that is full."""
+        """Write an adapter under a new number and return its folder. Raise OSError, which names the folder, on a full disk."""
         data = weights_bytes(weights)
+        files = {WEIGHTS_FILE: data, CONFIG_FILE: config_bytes(weights, "base", self._alpha)}
+        needed = self._most * len(data)
         if self.folder is None:
-            self.folder = make_folder(self._memory, needed=self._most * len(data))
+            self.folder = self._make(self._memory, needed)
         place = self.folder / f"{number:06d}"
-        try:
-            place.mkdir()
-            (place / WEIGHTS_FILE).write_bytes(data)
-            (place / CONFIG_FILE).write_bytes(config_bytes(weights, "base", self._alpha))
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
-            wanted = f"No space left for vLLM's adapters, {self._most * len(data) / 1e9:.1f} GB, in {self.folder.parent}"
-            raise OSError(errno.ENOSPC, wanted, str(place)) from error
-        return place
+        if _fits(place, files):
+            return place
+        if self.folder.parent != spare():
+            self.folder = self._make(spare(), 0)
+            place = self.folder / place.name
+            if _fits(place, files):
+                return place
+        wanted = f"No space left for vLLM's adapters, {needed / 1e9:.1f} GB, in {self.folder.parent}"
+        raise OSError(errno.ENOSPC, wanted, str(place))
 
     def close(self) -> None:
         """Remove all of them."""
-        if self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        for folder in self._made:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _make(self, parent: Path, needed: int) -> Path:
+        made = make_folder(parent, needed)
+        self._made.append(made)
+        return made
+
+
+def _fits(place: Path, files: Mapping[str, bytes]) -> bool:
+    """Write files into a new folder. Return False, and leave nothing behind, if there is no space for them."""
+    try:
+        place.mkdir()
+        for name, data in files.items():
+            (place / name).write_bytes(data)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        shutil.rmtree(place, ignore_errors=True)
+        return False
+    return True

@@ -17,10 +17,9 @@ def make_folder(parent: Path = MEMORY, needed: int = 0) -> Path:
 
     It is in the temporary folder if `parent` is missing, or has less than `needed` bytes free, as in many containers.
     """
-    spare = Path(tempfile.gettempdir())
-    for left in [left for place in (parent, spare) for left in place.glob(f"{PREFIX}*")]:
+    for left in [left for place in (parent, spare()) for left in place.glob(f"{PREFIX}*")]:
         _remove_unlocked(left)
-    place = parent if parent.is_dir() and shutil.disk_usage(parent).free >= needed else spare
+    place = parent if parent.is_dir() and shutil.disk_usage(parent).free >= needed else spare()
     while True:
         folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
         with suppress(FileNotFoundError):
@@ -28,6 +27,11 @@ def make_folder(parent: Path = MEMORY, needed: int = 0) -> Path:
             fcntl.flock(lock, fcntl.LOCK_EX)  # left open: the lock ends with us
             if (folder / LOCK).exists():  # else another process removed the folder before the lock was ours
                 return folder
+
+
+def spare() -> Path:
+    """Return the folder on disk that is used where there is no memory file system, or no room on it."""
+    return Path(tempfile.gettempdir())
 
 
 def _remove_unlocked(folder: Path) -> None:
