@@ -108,10 +108,10 @@ class _Backends:
                 return self._served.answer(order)
             if REST in order:
                 return self._rest()
-            if "probe" in order:
-                return probed(read_spec(order["probe"]), self._stored, order["more"])
             if "compare" in order:
-                return compared(read_spec(order["compare"]), order["samples"], self._stored, order["more"])
+                return compared(read_spec(order["compare"]), order["probe"], self._stored, order["again"])
+            if "probe" in order:
+                return probed(read_spec(order["probe"]), self._stored, order["again"])
             return execute(read_spec(order), self._stored)
         finally:
             self._running = False

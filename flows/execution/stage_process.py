@@ -150,16 +150,16 @@ class Workers:
         return self.ask(step, python, f"stage {spec.stage}", told)
 
     def _check(self, spec: Spec, python: str, told: Told) -> None:
-        """Compare that interpreter's engine with the trainer, and where a small sample differs, on a larger one.
+        """Compare that interpreter's engine with the trainer, and adapters that differ on a small sample on a larger one.
 
-        Raises Disagreement if that differs, too.
+        Raises Disagreement if they differ there, too.
         """
-        step = asdict(spec)
-        for more in (False, True):
-            probe = {"probe": step, "more": more}
-            samples = self.ask(probe, python, f"the probe before {spec.stage}", told)["samples"]
-            check = {"compare": step, "samples": samples, "more": more}
-            if not self.ask(check, sys.executable, f"the check before {spec.stage}", told)["beyond"]:
+        step, again = asdict(spec), list[str]()
+        for _ in range(2):
+            probe = self.ask({"probe": step, "again": again}, python, f"the probe before {spec.stage}", told)
+            check = {"compare": step, "probe": probe, "again": again}
+            again = self.ask(check, sys.executable, f"the check before {spec.stage}", told)["beyond"]
+            if not again:
                 return
 
     def ask(self, order: dict[str, Any], python: str, what: str, told: Told = lambda reading: None) -> dict[str, Any]:

@@ -195,10 +195,10 @@ class TwoProcesses(Workers):
             done: dict[str, Any] = {}
             if not self.most["sleep"]:
                 self.most["sleep"].append(sum(self.counted.held.values()))
-        elif "probe" in order:
-            done = probed(Spec(**order["probe"]), lambda _: backend, order["more"])
         elif "compare" in order:
-            done = compared(Spec(**order["compare"]), order["samples"], lambda _: backend, order["more"])
+            done = compared(Spec(**order["compare"]), order["probe"], lambda _: backend, order["again"])
+        elif "probe" in order:
+            done = probed(Spec(**order["probe"]), lambda _: backend, order["again"])
         else:
             done = execute(Spec(**order), lambda _: backend)
         self.most[_moment(order)].append(self.counted.most())
@@ -253,5 +253,5 @@ def test_the_plan_is_the_most_that_a_card_holds_at_each_moment(tmp_path: Path, c
     assert workers.most["start"] == [planned["start"]]
 
 
-def test_the_probe_of_the_plan_is_the_one_that_is_compared() -> None:
+def test_the_probe_of_the_plan_is_a_round_that_is_compared() -> None:
     assert len(PROMPTS) * TOKENS == PROBE

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from flows.config import dump, load
 from flows.execution.agreement import compared, probed
 from flows.execution.run_stage import Spec
 from flows.execution.stage_process import Workers
+from flows.plan.memory_plan import PROBE
 from flows.run import lease
 from flows.run.run import Run
 from flows.store.file_store import FileStore
@@ -59,7 +61,7 @@ def test_small_drift_passes_and_large_drift_names_the_members():
 class Measured:
     """A scorer that has measured already."""
 
-    def __init__(self, **drift: Drift) -> None:
+    def __init__(self, drift: dict[str, Drift]) -> None:
         self._drift = drift
 
     def drift(self, adapters: Mapping[str, Adapter], samples: pa.Table) -> dict[str, Drift]:
@@ -68,12 +70,14 @@ class Measured:
 
 def test_the_mean_and_the_largest_token_have_a_bound_each():
     """In bfloat16 a healthy engine is off by far more at its worst token than in the mean."""
-    bounds, samples, nan = Drift(0.1, 1.0), tables.SAMPLES.empty_table(), float("nan")
-    healthy = Measured(s0=Drift(0.018, 0.6), s1=Drift(0.006, 0.2))
-    assert compare(healthy, {}, samples, bounds) == healthy.drift({}, samples)
+    bounds, nan = Drift(0.1, 1.0), float("nan")
+    samples = probe(Speaking(100), ANY, 1.0)
+    healthy = {"s0-start": Drift(0.018, 0.6), "s1-start": Drift(0.006, 0.2)}
+    assert compare(Measured(healthy), {}, samples, bounds) == healthy
     for bad in (Drift(0.11, 0.6), Drift(0.01, 1.1), Drift(nan, 0.1), Drift(0.01, nan)):
-        with pytest.raises(Disagreement, match=r"more than 0.1 nats per token in the mean or 1.0 at one token: \{'s1': 'mean"):
-            compare(Measured(s0=Drift(0.018, 0.6), s1=bad), {}, samples, bounds)
+        stops = r"more than 0.1 nats per token in the mean or 1.0 at two tokens: \{'s1-start': 'mean"
+        with pytest.raises(Disagreement, match=stops):
+            compare(Measured(healthy | {"s1-start": bad}), {}, samples, bounds)
 
 
 class Speaking:
@@ -110,27 +114,57 @@ def test_a_probe_has_prompts_and_seeds_enough_and_tokens_enough(length: int, rou
     again = Speaking(length)
     assert probe(again, ANY, 1.0) == samples and again.asked == engine.asked
     more = Speaking(length)
-    assert probe(more, ANY, 1.0, more=True).num_rows == 2 * MORE_ROUNDS * len(PROMPTS)
+    assert probe(more, ANY, 1.0, ["s1-start"]).num_rows == MORE_ROUNDS * len(PROMPTS)
+    assert {request.adapter_id for request in more.asked} == {"s1-start"}
     assert not {request.seed for request in more.asked} & set(seeds)
 
 
 class Scored:
-    """A scorer that finds one drift on a small sample and another on a large one."""
+    """A scorer that finds these drifts in turn for the first adapter, and `FINE` for the other; notes what it is asked."""
 
-    def __init__(self, small: Drift, large: Drift) -> None:
-        self._drifts = small, large
+    def __init__(self, *drifts: Drift) -> None:
+        self._drifts = list(drifts)
+        self.asked: list[tuple[list[str], dict[str, int]]] = []
 
     def drift(self, adapters: Mapping[str, Adapter], samples: pa.Table) -> dict[str, Drift]:
-        return dict.fromkeys(adapters, self._drifts[samples.num_rows > 2 * len(PROMPTS)])
+        tokens = Counter[str]()
+        for name, ids in zip(samples["adapter_id"].to_pylist(), samples["completion_ids"].to_pylist(), strict=True):
+            tokens[name] += len(ids)
+        self.asked.append((list(adapters), dict(tokens)))
+        return {name: self._drifts.pop(0) if name == "s0-start" else FINE for name in tokens}
 
 
-def test_a_run_stops_only_for_what_a_larger_sample_shows_too():
-    fine, far, bounds = Drift(0.04, 0.3), Drift(0.06, 0.3), Drift(0.05, 1.0)
-    for small in (fine, far):
-        assert check_agreement(Speaking(100), Scored(small, fine), ANY, 1.0, bounds) == dict.fromkeys(ANY, fine)
-    assert check_agreement(Speaking(100), Scored(fine, far), ANY, 1.0, bounds) == dict.fromkeys(ANY, fine)
-    with pytest.raises(Disagreement, match=r"'s0-start': 'mean 0.0600, largest 0.3000 of 512 tokens'"):
-        check_agreement(Speaking(100), Scored(far, far), ANY, 1.0, bounds)
+FINE, WIDE, ODD, ALLOWED = Drift(0.04, 0.3), Drift(0.06, 0.3), Drift(0.04, 1.5), Drift(0.05, 1.0)
+
+
+def checked(*drifts: Drift) -> tuple[Scored, dict[str, Drift]]:
+    scorer = Scored(*drifts)
+    return scorer, check_agreement(Speaking(100), scorer, ANY, 1.0, ALLOWED)
+
+
+def test_a_run_stops_only_for_what_a_larger_sample_shows_too() -> None:
+    assert checked(FINE)[1] == dict.fromkeys(ANY, FINE)
+    for small in (WIDE, ODD):
+        found = checked(small, *[FINE] * 7, WIDE)[1]
+        assert found == {"s0-start": Drift(pytest.approx(0.0425), 0.3), "s1-start": FINE}
+    with pytest.raises(Disagreement, match=r"\{'s0-start': 'mean 0.0600, 0.3000 or more at two of 512 tokens'\}"):
+        checked(*[WIDE] * 9)
+
+
+def test_one_token_beyond_the_bound_does_not_stop_a_run_and_two_do() -> None:
+    """A larger sample has a larger maximum, also of a healthy engine."""
+    assert checked(ODD, ODD, *[FINE] * 7)[1]["s0-start"] == Drift(pytest.approx(0.04), 0.3)
+    with pytest.raises(Disagreement, match=r"\{'s0-start': 'mean 0.0400, 1.5000 or more at two of 512 tokens'\}"):
+        checked(ODD, *[FINE] * 3, ODD, *[FINE] * 3, ODD)
+
+
+def test_only_adapters_beyond_the_bounds_are_asked_again_and_no_pass_is_larger_than_the_plan_s() -> None:
+    """The trainer keeps all of them in its stack."""
+    scorer, _ = checked(ODD, *[FINE] * MORE_ROUNDS)
+    assert scorer.asked == [([*ANY], dict.fromkeys(ANY, PROBE)), *[([*ANY], {"s0-start": PROBE})] * MORE_ROUNDS]
+    short = Scored(*[FINE] * 3)
+    check_agreement(Speaking(4), short, ANY, 1.0, ALLOWED)
+    assert [tokens for _, tokens in short.asked] == [dict.fromkeys(ANY, 16)] * 2
 
 
 def test_the_bounds_follow_the_arithmetic_unless_they_are_configured():
@@ -198,11 +232,11 @@ def engine_that_serves(folder: Path, backend: Backend, served: dict[str, Adapter
     """An interpreter whose worker completes the probe with one set of weights under another's names, then does any step."""
     engine = backend.engine(served)
     answers: list[dict] = []
-    for more in (False, True)[: 1 if served is named else 2]:
-        rows = probe(engine, served, backend.config.engine.temperature, more).to_pylist()
+    for again in ([], [*served])[: 1 if served is named else 2]:
+        rows = probe(engine, served, backend.config.engine.temperature, again).to_pylist()
         digests = {name: weights_sha256(adapter.weights) for name, adapter in named.items()}
         rows = [row | {"adapter_sha256": digests[row["adapter_id"]]} for row in rows]
-        answers.append({"done": {"samples": rows}})
+        answers.append({"done": {"adapters": [*named], "samples": rows}})
     answers.append({"done": {"stage": "propose"}})
     python = folder / "python"
     (folder / "answers").write_text("".join(json.dumps(answer) + "\n" for answer in answers))
@@ -224,8 +258,9 @@ def test_an_engine_in_another_process_is_checked_before_it_generates(backend, st
                 workers.run(spec, python)
 
 
-def test_an_engine_in_another_process_probes_the_adapters_of_its_part_alone(backend, stored, tmp_path) -> None:
-    """Two shares, each the prompts of one of two teachers: of the other's adapter, it reads and publishes nothing."""
+@pytest.fixture
+def two_teachers(backend, stored, tmp_path) -> Spec:
+    """The propose of a run in which two teachers have a match."""
     _, adapters = stored
     store = FileStore(tmp_path)
     with lease.hold(store, "run") as epoch:
@@ -241,18 +276,43 @@ def test_an_engine_in_another_process_probes_the_adapters_of_its_part_alone(back
             rows.append(names | dict.fromkeys(("teacher_mu", "teacher_sigma", "student_mu", "student_sigma", "expected"), 0.5))
         run.commit("start", None, [], refs, {}, {}, CLOCK)
         run.commit("match", 0, [], [run.write_table(0, "matches", tables.table(rows, tables.MATCHES))], {}, {}, CLOCK)
+    return Spec(tmp_path.as_uri(), "run", "propose", 0, None, None, 2)
+
+
+def test_an_engine_in_another_process_probes_the_adapters_of_its_part_alone(backend, two_teachers) -> None:
+    """Two shares, each the prompts of one of two teachers: of the other's adapter, it reads and publishes nothing."""
     for number in range(2):
-        part = Spec(tmp_path.as_uri(), "run", "propose", 0, f"{number:02d}of02", None, 2)
-        samples = probed(part, lambda _: backend)["samples"]
-        assert {row["adapter_id"] for row in samples} == {f"t{number}-g0000"}
-        assert list(compared(part, samples, lambda _: backend)["drift"]) == [f"t{number}-g0000"]
+        part = replace(two_teachers, part=f"{number:02d}of02")
+        found = probed(part, lambda _: backend)
+        assert {row["adapter_id"] for row in found["samples"]} == {f"t{number}-g0000"} == {*found["adapters"]}
+        assert list(compared(part, found, lambda _: backend)["drift"]) == [f"t{number}-g0000"]
 
 
 def test_a_part_without_work_compares_nothing(backend, stored, tmp_path) -> None:
     spec, _ = stored
     parts = [replace(spec, part=f"{number:02d}of99") for number in range(3)]  # more shares than prompts
     idle = next(part for part in parts if not probed(part, lambda _: backend)["samples"])
-    assert compared(idle, [], lambda _: backend) == {"drift": {}, "beyond": []}
+    assert compared(idle, probed(idle, lambda _: backend), lambda _: backend) == {"drift": {}, "beyond": []}
+
+
+def test_only_adapters_beyond_the_bounds_are_asked_again_across_processes(stored, monkeypatch) -> None:
+    orders: list[dict] = []
+    answers = iter([{"samples": ["a"]}, {"beyond": ["t1"]}, {"samples": ["b"]}, {"beyond": []}, {"stage": "propose"}])
+
+    def ask(self: Workers, order: dict, python: str, what: str, told: object = None) -> dict:
+        orders.append(order)
+        return next(answers)
+
+    monkeypatch.setattr(Workers, "ask", ask)
+    assert Workers(1).run(stored[0], "/another/python") == {"stage": "propose"}
+    assert [order.get("again") for order in orders] == [[], [], ["t1"], ["t1"], None]
+    assert [order["probe"] for order in orders if "compare" in order] == [{"samples": ["a"]}, {"samples": ["b"]}]
+
+
+def test_the_larger_sample_is_that_of_one_adapter_and_the_engine_goes_on_serving_all(backend, two_teachers) -> None:
+    found = probed(two_teachers, lambda _: backend, ["t1-g0000"])
+    assert {row["adapter_id"] for row in found["samples"]} == {"t1-g0000"} and found["adapters"] == ["t0-g0000", "t1-g0000"]
+    assert list(compared(two_teachers, found, lambda _: backend, ["t1-g0000"])["drift"]) == ["t1-g0000"]
 
 
 @pytest.mark.parametrize(("python", "checked"), [("", False), (sys.executable, True), ("/another/python", True)])
