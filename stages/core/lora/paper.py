@@ -4,7 +4,9 @@ Names are from arXiv 2605.16727, formulas and numbers from a third-party port of
 start from an SVD, and the copies X2 and C1, depend on the gauge: (B G, G^-1 A) is the same adapter as (B, A), but has a different
 child. The midpoint of two unrelated parents' factors is not the midpoint of their effects (it contains the cross terms B1 A2 and
 B2 A1); members that share their A at the start are little affected. M1 rotates by I + eps skew(M), which increases the norm; M3
-leaves components that no gradient can revive. Norms are not restored. These operators serve comparison with the literature: runs
+leaves components that no gradient can revive. Norms are not restored. M1, M3 and X3 split the singular values evenly between both
+factors, as published, and do not scale them like the parent's (`scaled_as`): at first, their children learn more slowly than
+copies. These operators serve comparison with the literature: runs
 use `operators` unless `evolution.space` is `paper`.
 
 Axes: N adapted matrices, R rank, I inputs, O outputs.
