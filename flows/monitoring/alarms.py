@@ -212,7 +212,7 @@ def _without_gradient(measured: Measured) -> list[Alarm]:
     for role in ("teacher", "student"):
         for generation, share in _values(measured, "reward.zero_variance_share", f"all {role}s").items():
             if share > ZERO_VARIANCE_LIMIT:
-                message = f"{100 * share:.0f} % of the {role}s' groups have equal rewards or no advantage, and teach nothing"
+                message = f"{100 * share:.0f} % of the {role}s' groups have equal rewards or no advantage"
                 found.append(Alarm(generation, "zero-variance", role, message))
     return found
 

@@ -27,7 +27,7 @@ from stages.core.population import Member
 from stages.core.statistics.condensed import CLUSTER, clusters, completions, with_clusters
 from stages.core.statistics.metric_rows import Row, clustered, mean_row, value_row
 from stages.core.statistics.novelty import distance, novelty
-from stages.core.training.packing import STILL
+from stages.core.training.still_groups import still_groups
 
 STAGE_OF = {"teacher": "propose", "student": "solve"}
 
@@ -100,26 +100,15 @@ def _completion_rows(found: pa.Table) -> list[Row]:
 
 
 def _sample_rows(samples: pa.Table) -> list[Row]:
-    listed = samples.select(["member_id", "role", "group_id", "cluster", "reward", "centred"]).to_pylist()
+    listed = samples.select(["member_id", "role", "cluster", "reward"]).to_pylist()
+    groups = still_groups(samples, ("role", "member_id", "group_id")).to_pylist()
     rows = []
     for role, of_role in _by(listed, "role"):
         for member, own in [(None, of_role), *_by(of_role, "member_id")]:
-            still = [_is_still(group) for _, of_member in _by(own, "member_id") for _, group in _by(of_member, "group_id")]
+            still = [group["still"] for group in groups if group["role"] == role and member in (None, group["member_id"])]
             rows.append(_mean("reward.mean", own, lambda row: row["reward"], "cluster", {"member_id": member, "role": role}))
             rows.append(mean_row("reward.zero_variance_share", still, None, member, role))
     return rows
-
-
-def _is_still(group: Sequence[dict]) -> bool:
-    """Return whether a group teaches nothing: its rewards are equal, or its estimator finds all of them as good as expected.
-
-    A sample without others has none to differ from: only the second counts. Paid for the best of k, a group of which any k hold
-    a best answer has unequal rewards and no gradient.
-    """
-    if max(abs(row["centred"]) for row in group) <= STILL:
-        return True
-    values = [row["reward"] for row in group]
-    return len(values) > 1 and bool(max(values) - min(values) <= STILL)
 
 
 def replayed(tasks: pa.Table, grades: pa.Table) -> pa.Table:

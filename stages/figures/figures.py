@@ -15,6 +15,7 @@ from matplotlib.lines import Line2D
 
 from stages.core.statistics.estimates import estimate, only, series
 from stages.core.statistics.metric_rows import ZERO_VARIANCE_LIMIT
+from stages.core.training.still_groups import still_groups
 from stages.figures.panels import DASHES, INK, KIND, MANY, MUTED, ROLE, SMALL
 from stages.figures.plates import Plate, canvas, curve, end_labels, label, legend, note
 
@@ -113,15 +114,10 @@ def _reward_bars(ax: Any, samples: pa.Table, place: int, colour: str, name: str)
 
 def zero_variance(samples: pa.Table) -> Plate:
     """Share of groups in which every sample earned the same, or whose estimator gives them no gradient."""
-    plate = Plate("zero-variance", "How many groups teach nothing?", "No sample has been rewarded yet.", ("samples",))
+    plate = Plate("zero-variance", "How many groups have no signal?", "No sample has been rewarded yet.", ("samples",))
     if not samples.num_rows:
         return plate
-    groups = samples.append_column("far", pc.abs(samples["centred"]))
-    groups = groups.group_by(["generation", "role", "member_id", "group_id"], use_threads=False)
-    still = groups.aggregate([("reward", "max"), ("reward", "min"), ("reward", "count"), ("far", "max")])
-    apart = pc.subtract(still["reward_max"], still["reward_min"])
-    equal = pc.and_(pc.greater(still["reward_count"], 1), pc.less_equal(apart, 1e-12))
-    still = still.append_column("still", pc.or_(equal, pc.less_equal(still["far_max"], 1e-12)))
+    still = still_groups(samples, ("generation", "role", "member_id", "group_id"))
     figure, (ax,) = canvas(plate.question)
     counts = []
     for role in ROLES:
@@ -133,8 +129,8 @@ def zero_variance(samples: pa.Table) -> Plate:
     label(ax, "groups without a signal (%)")
     legend(ax)
     caption = (
-        "A group in which every sample earned the same reward teaches nothing, nor does one with centred rewards of 0. Above the "
-        "dotted line an alarm is raised. "
+        "Groups in which every sample earned the same reward, or whose centred rewards are 0. Above the dotted line an alarm is "
+        "raised. "
         f"{BARS} over groups; n = {' and '.join(counts)} per generation."
     )
     return Plate(plate.name, plate.question, caption, plate.tables, figure)

@@ -12,7 +12,10 @@ from typing import Any
 Row = dict[str, Any]
 
 ZERO_VARIANCE_LIMIT = 0.8
-"""Share of a role's groups without a signal above which an alarm is raised (measured in docs/evidence.md)."""
+"""Share of a role's groups without a signal above which an alarm is raised.
+
+docs/evidence.md measured it on groups of equal rewards alone; groups with centred rewards of 0, which count today, are more.
+"""
 
 
 def mean_row(

@@ -19,11 +19,11 @@ import pyarrow.compute as pc
 from stages.core.lora.adapter import Adapter
 from stages.core.lora.adapter_files import weights_sha256
 from stages.core.training.prefix_tree import common, depth_first
+from stages.core.training.still_groups import still_groups
 
 PAD_TO = 8  # multiple for row lengths; CUDA's attention kernels require masks aligned to it
 PASS_POSITIONS = 4096  # of a micro-batch that a CPU computes in one pass: fewer are not worth a pass for each adapter
 ADAPTER_POSITIONS = 512  # nor are fewer than this for each of its adapters
-STILL = 1e-12  # a centred reward up to this is rounding
 
 
 @dataclass(frozen=True)
@@ -131,15 +131,14 @@ def varied(samples: pa.Table) -> frozenset[str]:
 
 
 def count(samples: pa.Table, adapter_id: str) -> dict[str, float]:
-    """Count what is known before any pass: samples, tokens, groups of equal rewards, and whether the adapter is `varied`."""
+    """Count what is known before any pass: samples, tokens, groups and still ones, and whether the adapter is `varied`."""
     own = samples.filter(pc.equal(samples["adapter_id"], adapter_id))
-    groups = _groups(own)
-    moving = {group for group, value in zip(groups, own["centred"].to_pylist(), strict=True) if abs(value) > STILL}
+    still = still_groups(own, ("role", "group_id"))["still"].to_pylist()
     return {
         "samples": float(len(own)),
         "response_tokens": float(sum(len(ids) for ids in own["completion_ids"].to_pylist())),
-        "groups": float(len(set(groups))),
-        "zero_variance_groups": float(len(set(groups)) - len(moving)),
+        "groups": float(len(still)),
+        "zero_variance_groups": float(sum(still)),
         "varied": float(adapter_id in varied(own)),
     }
 

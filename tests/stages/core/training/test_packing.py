@@ -68,18 +68,18 @@ def test_completions_that_only_continue_each_other_need_no_mask() -> None:
 @pytest.mark.parametrize(
     ("centred", "advantages", "steps", "still"),
     [
-        ([1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0], True, 0),  # positive_only, all accepted
-        ([1.0, 1.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0], True, 1),
+        ([1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0], True, 2),  # positive_only, all accepted: equal rewards train there
+        ([1.0, 1.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0], True, 2),
         ([1.0, -1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0], True, 1),  # with an entropy bonus, it has a gradient
         ([0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0], False, 2),
-        ([1.5, 1.5, 1.5, 1.5], [0.0, 0.0, 0.0, 0.0], False, 0),  # alone in their groups, and whitened
+        ([1.5, 1.5, 1.5, 1.5], [0.0, 0.0, 0.0, 0.0], False, 2),  # whitened
     ],
 )
 def test_what_makes_an_adapter_step(centred: list[float], advantages: list[float], steps: bool, still: int) -> None:
     blank = {"member_id": "m", "role": "student", "kind": "deduction", "adapter_id": "s0", "adapter_sha256": "sha"}
-    blank |= {"prompt_ids": [1], "completion_ids": [2], "logprobs": [0.0], "reward": 1.0, "baseline": 0.0}
+    blank |= {"prompt_ids": [1], "completion_ids": [2], "logprobs": [0.0], "baseline": 0.0}
     rows = [
-        blank | {"sample_id": str(row), "group_id": f"g{row // 2}", "centred": one, "advantage": other}
+        blank | {"sample_id": str(row), "group_id": f"g{row // 2}", "reward": one, "centred": one, "advantage": other}
         for row, (one, other) in enumerate(zip(centred, advantages, strict=True))
     ]
     samples = tables.table(rows, tables.SAMPLES)

@@ -57,7 +57,7 @@ def test_an_adapter_moves_towards_the_copies_that_earned_more_and_others_stay() 
         "samples": 4.0,
         "response_tokens": 8.0,
         "groups": 2.0,
-        "zero_variance_groups": 0.0,
+        "zero_variance_groups": 1.0,
         "varied": 1.0,
         "copies_spread_student": 0.375,
         "nonfinite": 0.0,
