@@ -1,6 +1,6 @@
 """The words and tables of a comparison page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flows.config import differences, dump
@@ -137,12 +137,7 @@ def differences_table(rows: Sequence[Row]) -> Html:
             escape(f"{row['at']:,.0f}"),
             escape(_value(row, row["first_mean"])),
             escape(_value(row, row["second_mean"])),
-            escape(
-                _value(row, row["difference"], "+") + (f" ± {_value(row, row['stderr'])}" if row["stderr"] is not None else "")
-            ),
-            escape("–" if row["low"] is None else f"{_value(row, row['low'], '+')} to {_value(row, row['high'], '+')}"),
-            escape(row["n"]),
-            escape(_p(row["p_t"])),
+            *_interval(row, "difference", _percentages if row["what"] == "score" else _figures),
             escape(_p(row["p_flip"])),
             escape("–" if row["detectable"] is None else _value(row, row["detectable"])),
             escape(row["label"]),
@@ -163,10 +158,7 @@ def gains_table(rows: Sequence[Row]) -> Html:
             escape(row["group"]),
             escape(f"{100 * row['start']:.2f}"),
             escape(f"{100 * row['end']:.2f}"),
-            escape(f"{100 * row['gain']:+.2f}" + (f" ± {100 * row['stderr']:.2f}" if row["stderr"] is not None else "")),
-            escape("–" if row["low"] is None else f"{100 * row['low']:+.2f} to {100 * row['high']:+.2f}"),
-            escape(row["n"]),
-            escape(_p(row["p_t"])),
+            *_interval(row, "gain", _percentages),
         ]
         for row in rows
     ]
@@ -184,10 +176,7 @@ def changes_table(rows: Sequence[Row]) -> Html:
             escape(row["measure"]),
             escape(f"{row['early']:.4g}"),
             escape(f"{row['late']:.4g}"),
-            escape(f"{row['change']:+.4g}" + (f" ± {row['stderr']:.4g}" if row["stderr"] is not None else "")),
-            escape("–" if row["low"] is None else f"{row['low']:+.4g} to {row['high']:+.4g}"),
-            escape(row["n"]),
-            escape(_p(row["p_t"])),
+            *_interval(row, "change", _figures),
             escape(f"{row['swing']:.3g}"),
             escape("–" if row["noise"] is None else f"{row['noise']:.3g}"),
         ]
@@ -259,9 +248,24 @@ def _at(values: Mapping[str, Any], key: str) -> Any:
     return values
 
 
-def _value(row: Row, value: float, sign: str = "") -> str:
-    """Format scores in percent or percentage points, metrics as they are."""
-    return f"{100 * value:{sign}.2f}" if row["what"] == "score" else f"{value:{sign}.4g}"
+def _interval(row: Row, name: str, shown: Callable[[float, str], str]) -> list[Html]:
+    """Return four cells of an estimate over seeds: its value ± its error, its interval, the number of seeds, and p (t)."""
+    error = "" if row["stderr"] is None else f" ± {shown(row['stderr'], '')}"
+    interval = "–" if row["low"] is None else f"{shown(row['low'], '+')} to {shown(row['high'], '+')}"
+    return [escape(cell) for cell in (shown(row[name], "+") + error, interval, row["n"], _p(row["p_t"]))]
+
+
+def _value(row: Row, value: float) -> str:
+    """Format scores in percent, metrics as they are."""
+    return _percentages(value) if row["what"] == "score" else _figures(value)
+
+
+def _percentages(value: float, sign: str = "") -> str:
+    return f"{100 * value:{sign}.2f}"
+
+
+def _figures(value: float, sign: str = "") -> str:
+    return f"{value:{sign}.4g}"
 
 
 def _p(value: float | None) -> str:
