@@ -8,12 +8,12 @@ git's sha1 of a small one. Without a connection, the hub's cache on this machine
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatch
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from flows.base_model.folder import read_folder
 from flows.config import PROJECT, ConfigError, RunConfig, dump, parse
@@ -23,6 +23,8 @@ SMALL = ("*.json", "*.jinja", "*.model", "*.tiktoken")  # what describes a model
 PATTERNS = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "*.tiktoken")  # what loading a model may need
 BASE_RULE, DIGEST_RULE = "base_model_rule", 2
 """Under `versions` at a run's start: the rule of its base model's digest. The first one had no number."""
+UNLIKE_RULES = "some recorded its digest by an earlier rule, and digests compare only within one rule"
+"""Why nobody knows whether runs have the same base model."""
 FIRST_PATTERNS = ("*.json", "*.safetensors")
 """What the first rule counted: chat templates and some vocabularies were left out."""
 
@@ -221,6 +223,31 @@ def is_digest_of(config: RunConfig, versions: Mapping[str, Any]) -> bool:
     if recorded is None or recorded == digest(config):
         return True
     return BASE_RULE not in versions and recorded == _digest_of(config, FIRST_PATTERNS)
+
+
+class RecordedBase(NamedTuple):
+    """The digest of a base model as a run recorded it at its start (empty: not recorded), and the rule of that digest."""
+
+    digest: str
+    rule: int
+
+
+NO_BASE = RecordedBase("", 1)
+
+
+def recorded_base(versions: Mapping[str, Any]) -> RecordedBase:
+    """Return the base model among the `versions` of a run's start."""
+    return RecordedBase(str(versions.get("base_model", "")), int(versions.get(BASE_RULE, 1)))
+
+
+def bases_differ(found: Iterable[RecordedBase]) -> bool | None:
+    """Return whether base models differ; None if that is not known, since digests compare only within one rule."""
+    by_rule: dict[int, set[str]] = {}
+    for one in found:
+        by_rule.setdefault(one.rule, set()).update({one.digest} - {""})
+    if any(len(digests) > 1 for digests in by_rule.values()):
+        return True
+    return None if len(set().union(*by_rule.values())) > 1 else False
 
 
 def _digest_of(config: RunConfig, patterns: Sequence[str]) -> str:

@@ -23,6 +23,7 @@ from flows.monitoring.run_tables import RunTables
 from flows.monitoring.start_score import unscored_start
 from flows.monitoring.status import after, stage_text
 from flows.run.history import OWN_WAY
+from flows.run.hub_models import UNLIKE_RULES, RecordedBase, bases_differ, recorded_base
 from flows.run.manifest import Json, digest
 from flows.run.planned import planned_generations
 from flows.stages import STAGE_NAMES
@@ -72,6 +73,7 @@ class Side:
     population: str
     model: str
     base_model: str
+    base_model_rule: int
     start: str
     head: str
     settings: dict[str, Any]
@@ -135,6 +137,7 @@ class Comparer:
         manifests = [one for number in watch.generations for one in watch.manifests(number)]
         start, finished = run.manifest("start"), watch.newest_stages()
         planned, newest = planned_generations(description, finished), finished[-1] if finished else None
+        base = recorded_base(start.versions if start else {})
         stage, generation = after(newest.stage, newest.generation, planned) if newest else ("start", None)
         standing = self._states.standing(run.run_id, not stage)
         states = tuple(scored_states(watch))
@@ -149,7 +152,8 @@ class Comparer:
             mode=str(config.get("mode", "population")),
             population=players(config),
             model=str(config.get("model", {}).get("name", "?")),
-            base_model=str(start.versions.get("base_model", "")) if start else "",
+            base_model=base.digest,
+            base_model_rule=base.rule,
             start=_start(start.outputs) if start else "",
             head=digest(newest) if newest else digest(description),
             settings=flat(identity(config)),
@@ -244,8 +248,11 @@ def _notes(runs: Sequence[Side]) -> list[str]:
             state = f"{'has' if run.state == RunState.SILENT else 'is'} {run.state}"
             said.append(f"{run.run_id} {state}: {run.done} of {run.planned} generations are done; next: {run.upcoming}.")
     said += [run.start_hint for run in runs if run.start_hint]
-    if len({run.base_model for run in runs} - {""}) > 1:
+    differ = bases_differ(RecordedBase(run.base_model, run.base_model_rule) for run in runs)
+    if differ:
         said.append("The runs have different base models.")
+    elif differ is None:
+        said.append(f"Whether the runs have the same base model is not known: {UNLIKE_RULES}.")
     seeds = {run.settings.get("seed") for run in runs}
     if len(seeds) == 1 and len({run.start for run in runs} - {""}) > 1:
         said.append("The runs have one seed, but not the same seed tasks and starting adapters.")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from flows.base_model.hub import as_begun
+from flows.base_model.hub import NO_BASE, UNLIKE_RULES, RecordedBase, as_begun, bases_differ, recorded_base
 from flows.config import RunConfig, differences, dump, identity, with_defaults
 from flows.execution.recomputation import settled
 from flows.experiments.spec import Planned
@@ -33,7 +33,10 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """One run of the experiment. `state` is finished, half finished, not started, or unlike (another configuration)."""
+    """One run of the experiment. `state` is finished, half finished, not started, or unlike (another configuration).
+
+    Runs with the same `model` count as having one base model; `base` is what the run recorded of it.
+    """
 
     planned: Planned
     state: str
@@ -47,6 +50,7 @@ class ComparedRun:
     points: tuple[Row, ...]  # scored states and final metrics, in the form that stages.analysis.comparison takes
     curves: tuple[Row, ...]
     missing: tuple[str, ...]
+    base: RecordedBase = NO_BASE
 
     @property
     def usable(self) -> bool:
@@ -57,18 +61,46 @@ class ComparedRun:
 def gather(store: Store, runs: Sequence[Planned]) -> list[ComparedRun]:
     """Return all runs. `missing` lists what cannot be read; a run whose end depends on that is left out."""
     found = [_gather(Run(store, planned.run_id), planned) for planned in runs]
-    return _with_shared_base(_with_ends(found))
+    return _with_shared_base(_with_ends(_with_one_digest(found)))
+
+
+def _with_one_digest(found: Sequence[ComparedRun]) -> list[ComparedRun]:
+    """Give runs that name one model its digest by the newest rule, where each rule has a single digest under that name.
+
+    Digests of different rules do not compare: whether the model's files changed in between is not known.
+    """
+    named: dict[str, dict[int, set[str]]] = {}
+    for one in found:
+        if one.model:
+            named.setdefault(one.planned.config.model.name, {}).setdefault(one.base.rule, set()).add(one.model)
+    newest: dict[str, set[str]] = {}
+    for rules in named.values():
+        if all(len(digests) == 1 for digests in rules.values()):
+            for (digest,) in rules.values():
+                newest.setdefault(digest, set()).update(rules[max(rules)])
+    chosen = {digest: next(iter(others)) for digest, others in newest.items() if len(others) == 1}
+    return [_of_model(one, chosen.get(one.model, one.model)) for one in found]
+
+
+def _of_model(one: ComparedRun, model: str) -> ComparedRun:
+    points, curves = (tuple({**row, "model": model} for row in rows) for rows in (one.points, one.curves))
+    return replace(one, model=model, points=points, curves=curves)
 
 
 def problems(found: Sequence[ComparedRun]) -> list[str]:
     """Return sentences about what is missing, unfinished or different, for the top of the page."""
     said = [f"{one.planned.run_id}: {text}" for one in found for text in one.missing]
-    models = sorted({one.model for one in found if one.model})
+    models, differ = sorted({one.model for one in found if one.model}), bases_differ(one.base for one in found)
     if len(models) > 1:
         names = "; ".join(
             f"{model[:8]}: {', '.join(one.planned.run_id for one in found if one.model == model)}" for model in models
         )
-        said.append(f"The runs have {len(models)} different base models and are compared only within each. {names}")
+        which = "different base models" if differ is not None else "base models that may differ"
+        said.append(f"The runs have {len(models)} {which} and are compared only within each. {names}")
+    if differ is None:
+        said.append(
+            f"Whether the runs have the same base model is not known: {UNLIKE_RULES}. Those that name the same one are compared."
+        )
     for seed in sorted({one.planned.seed for one in found}):
         scored = {problems_of(one) for one in found if one.planned.seed == seed and one.usable} - {frozenset()}
         if len(scored) > 1:
@@ -134,6 +166,7 @@ def _begun(run: Run, planned: Planned, nothing: ComparedRun) -> ComparedRun:
         known,
         generations=len(done),
         model=start.versions["base_model"],
+        base=recorded_base(start.versions),
         start=" ".join(sorted(adapters | seeds)),
         adapters=" ".join(sorted(adapters)),
         head=run.history.head(),

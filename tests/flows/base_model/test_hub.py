@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from flows.base_model.hub import BASE_RULE, check_files, digest, is_digest_of
+from flows.base_model.hub import BASE_RULE, bases_differ, check_files, digest, is_digest_of, recorded_base
 from flows.benchmarks.targets import of_model
 from flows.config import PROJECT, ConfigError, RunConfig
 from flows.storage import open_store
@@ -237,6 +237,19 @@ def test_a_run_that_recorded_a_digest_of_the_first_rule_goes_on_and_a_new_one_ke
     assert not is_digest_of(config, {"base_model": second, BASE_RULE: 2})
     _folder_with(tmp_path / "model", model_safetensors="others")
     assert not is_digest_of(config, {"base_model": first})
+
+
+@pytest.mark.parametrize(
+    ("found", "differ"),
+    [
+        ([{"base_model": "a"}, {"base_model": "b"}], True),
+        ([{"base_model": "a"}, {"base_model": "b", BASE_RULE: 2}], None),
+        ([{"base_model": "a"}, {"base_model": "a", BASE_RULE: 2}, {}], False),
+        ([{"base_model": "a"}, {"base_model": "b", BASE_RULE: 2}, {"base_model": "c", BASE_RULE: 2}], True),
+    ],
+)
+def test_recorded_digests_compare_only_within_one_rule(found: list[dict[str, object]], differ: bool | None) -> None:
+    assert bases_differ(map(recorded_base, found)) is differ
 
 
 @pytest.mark.parametrize(

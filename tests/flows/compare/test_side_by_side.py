@@ -11,6 +11,7 @@ from flows.compare.best_members import Ancestor, BestMember, best_members, desce
 from flows.compare.costs import SideCost, cost_of, cost_rows
 from flows.compare.side_by_side import Comparer, SideBySide, as_json
 from flows.compare.text import bars, blocks
+from flows.config import dump
 from flows.monitoring.cost import run_cost
 from flows.monitoring.run_state import RunState
 from flows.monitoring.run_tables import RunTables
@@ -301,6 +302,20 @@ def test_a_run_that_scored_its_start_itself_is_not_told_to(tmp_path: Path) -> No
     with hold(store, "first") as epoch:
         compared_runs.score(Run(store, "first", epoch), 0, lambda number: number == 0, scores_start=True)
     assert unscored_start(RunTables(first).look()) == ""
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [((1, 1), "The runs have different base models."), ((1, 2), "Whether the runs have the same base model is not known: ")],
+)
+def test_base_models_are_compared_within_one_rule(rules: tuple[int, int], said: str, tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    for name, rule in zip(("first", "second"), rules, strict=True):
+        with hold(store, name) as epoch:
+            run = Run(store, name, epoch)
+            run.describe(dump(example_run.CONFIG), {}, {})
+            run.commit("start", None, [], [], {}, {"base_model": name, **({"base_model_rule": rule} if rule > 1 else {})})
+    assert len([note for note in compared(store, "first", "second").notes if note.startswith(said)]) == 1
 
 
 def test_a_run_without_heartbeat_is_noted(tmp_path: Path) -> None:

@@ -204,6 +204,7 @@ def write(
     gain: float = 0.0,
     start: float | None = 0.1,
     suite: str = "",
+    rule: dict[str, int] | None = None,
 ) -> None:
     """A run's manifests, metrics and scores: what a comparison reads."""
     opened = open_store(store)
@@ -211,7 +212,7 @@ def write(
         run = Run(opened, one.run_id, epoch)
         run.describe(dump(one.config), {"code": "c0de"}, {"started": 1.0})
         seeds = run.write_table(None, "seeds", tables.SEEDS.empty_table())
-        run.commit("start", None, [], [seeds], {}, {"base_model": model * 64}, {})
+        run.commit("start", None, [], [seeds], {}, {"base_model": model * 64, **(rule or {})}, {})
         if start is not None:
             score(run, one, None, start, suite)
         for generation in range(one.config.generations if generations is None else generations):

@@ -207,6 +207,22 @@ def test_gains_are_not_averaged_over_base_models(tmp_path: Path) -> None:
     assert {seeds for _, seeds in found} == {(0,), (1,)} and len({arm for arm, _ in found}) == 2
 
 
+def test_digests_of_two_rules_do_not_keep_runs_of_one_model_apart(tmp_path: Path) -> None:
+    """As after an upgrade in the middle of an experiment: nobody knows whether the model has changed, and the page says so."""
+    store, runs = open_store(str(tmp_path / "runs")), planned(read(experiment_file(tmp_path)))
+    for number, one in enumerate(runs):
+        new = number % 2
+        write(str(tmp_path / "runs"), one, model="n" if new else "m", rule={"base_model_rule": 2} if new else None)
+    found = gather(store, runs)
+    assert {one.model for one in found} == {"n" * 64} and {row["model"] for one in found for row in one.points} == {"n" * 64}
+    (said,) = [text for text in problems(found) if "base model" in text]
+    assert said.startswith("Whether the runs have the same base model is not known: ")
+    third = replace(runs[0], run_id="third")
+    write(str(tmp_path / "runs"), third, model="o", rule={"base_model_rule": 2})
+    found = gather(store, [*runs, third])
+    assert len({one.model for one in found}) == 3 and any("have 3 different base models" in text for text in problems(found))
+
+
 @pytest.mark.parametrize("out", ["page", "page.htm", "folder.html"])
 def test_a_page_that_could_not_be_written_is_refused_before_the_runs(
     out: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
