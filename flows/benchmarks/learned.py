@@ -6,6 +6,7 @@ from flows.benchmarks.schedule import start_folder
 from flows.config import RunConfig
 from flows.run.manifest import Ref
 from flows.run.run import Run
+from flows.run.suite_versions import is_one_version, suite_version
 from flows.suites.own_suites import STAIRCASE
 from stages.core.number_text import signed
 from stages.core.suites.changes import ScoreChange, score_changes
@@ -18,6 +19,8 @@ BAND = " band "
 def learned_text(run: Run, config: RunConfig) -> str | None:
     """Return the change since the start, paired problem by problem, members averaged within each; None if either is not scored.
 
+    Where the suite has changed in between, the text says so instead.
+
     The suite is the project's own one, `benchmark.suite`, all kinds together, answered greedily and, with
     `benchmark.attempts`, also by one sample at temperature 1. Where all problems are of one kind, a second line has the share
     that one sample solves of each band or depth.
@@ -28,6 +31,9 @@ def learned_text(run: Run, config: RunConfig) -> str | None:
     generation, after = next(((at, ref) for at, ref in scored if ref is not None), (None, None))
     if before is None or after is None:
         return None
+    made = [manifest for at in (0, generation) if (manifest := run.manifest("benchmark", at)) is not None]
+    if not is_one_version(map(suite_version, made)):
+        return f"not known: {suite} has changed since the start was scored, so that its scores do not compare with those of now"
     answers = without_teachers(run.read_table(after, "answers"), run.read_table(_scores(run, generation, after), "scores"))
     changes = list(score_changes(answers, run.read_table(before, "answers"), by_band))
     of = {change.measure: change for change in changes if change.group == "all"}

@@ -24,6 +24,7 @@ from flows.run.resume import BRING_BACK, check_base
 from flows.run.retention import scoring
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
+from flows.run.suite_versions import is_one_version, suite_version
 from flows.suites.own_suites import PROBE, OwnSuites
 from flows.suites.suite_data import suite_of, suites_folder
 from stages.benchmark import SamplingPlan, answer_probe, own_words
@@ -89,7 +90,7 @@ def probe_folder(run: Run, chosen: Chosen, asked: Question) -> str:
 
 def of_version(scored: Manifest, suite_sha256: str) -> bool:
     """Return whether scores are of a suite with this digest. Those that record none count as being of any."""
-    return scored.versions.get("suite", suite_sha256) == suite_sha256
+    return is_one_version((suite_version(scored), suite_sha256))
 
 
 def _score(

@@ -55,6 +55,7 @@ def run(arguments: Namespace) -> int:
     """Start or resume the run; print a line a generation, then where everything is and what comes next."""
     from flows.base_model.hub import pinned
     from flows.benchmarks.learned import learned_text
+    from flows.benchmarks.suite_changes import suite_change
     from flows.execution.idle import nothing_left
     from flows.execution.preflight import check_machine, processes
     from flows.execution.recomputation import settled
@@ -84,6 +85,8 @@ def run(arguments: Namespace) -> int:
         if description is not None:
             _check_stored(arguments, config, description, stored)
         remember(config, stored)
+        if (changed := suite_change(stored, config.benchmark.suite)) is not None:
+            say(f"suite      {changed}")
     if arguments.detach:
         from flows.prefect_ops.submit import submit
 

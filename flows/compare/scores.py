@@ -4,7 +4,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -13,6 +13,7 @@ from flows.monitoring.run_tables import RunTables
 from flows.run.history import OWN_WAY, population_age, question_of
 from flows.run.manifest import Manifest, Ref
 from flows.run.run import Run
+from flows.run.suite_versions import by_version, is_one_version, suite_version
 from flows.storage import Damaged, NotStored
 from flows.store.table_bytes import decode_table
 from stages.core.suites.changes import ScoreChange, score_changes
@@ -60,6 +61,7 @@ class MeanScore:
     members: int
     problems: int
     question: str = ""
+    suite_sha256: str = ""
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def scored_states(watch: RunTables) -> list[ScoredState]:
     return sorted(found, key=lambda state: (state.suite, state.trained, state.answers is not None))
 
 
-def mean_score(scores: pa.Table, suite: str, trained: int, question: str = "") -> MeanScore | None:
+def mean_score(scores: pa.Table, suite: str, trained: int, question: str = "", suite_sha256: str = "") -> MeanScore | None:
     """Return the main measure of SCORES: greedy if there is one, of all members but teachers; None without such a row."""
     rows = [row for row in scores.to_pylist() if row["group"] == "all" and row["role"] != "teacher"]
     measure = MAIN if any(row["measure"] == MAIN for row in rows) else rows[0]["measure"] if rows else ""
@@ -105,19 +107,25 @@ def mean_score(scores: pa.Table, suite: str, trained: int, question: str = "") -
     if not own:
         return None
     of, problems = population([row["score"] for row in own], [row["stderr"] for row in own]), max(row["problems"] for row in own)
-    return MeanScore(suite, trained, measure, of.mean, of.stderr, of.lowest, of.highest, of.members, problems, question)
+    scored = MeanScore(suite, trained, measure, of.mean, of.stderr, of.lowest, of.highest, of.members, problems)
+    return replace(scored, question=question, suite_sha256=suite_sha256)
 
 
 def on_the_same_problems(means: Iterable[MeanScore]) -> list[MeanScore]:
     """Return the scores of each suite that form a curve: of one number of problems asked in one way, that with the most ages.
 
     Scores on a part of a suite and on the whole are of different problems, and do not compare; nor do scores of different
-    prompts. Of several curves with equally many ages the one with the newest counts, and of several scores of one age the last.
+    prompts, or of different versions of the suite. Of several curves with equally many ages the one with the newest counts, and
+    of several scores of one age the last.
     """
-    suites: dict[str, dict[tuple[int, str], dict[int, MeanScore]]] = {}
+    asked: dict[tuple[str, int, str], list[MeanScore]] = {}
     for mean in means:
-        suites.setdefault(mean.suite, {}).setdefault((mean.problems, mean.question), {})[mean.trained] = mean
-    chosen = (max(sets.values(), key=lambda ages: (len(ages), max(ages))) for sets in suites.values())
+        asked.setdefault((mean.suite, mean.problems, mean.question), []).append(mean)
+    suites: dict[str, list[dict[int, MeanScore]]] = {}
+    for (suite, *_), alike in asked.items():
+        for own in by_version(alike, lambda mean: mean.suite_sha256).values():
+            suites.setdefault(suite, []).append({mean.trained: mean for mean in own})
+    chosen = (max(curves, key=lambda ages: (len(ages), max(ages))) for curves in suites.values())
     return [mean for ages in chosen for mean in ages.values()]
 
 
@@ -130,10 +138,11 @@ class ScoreReader:
 
     def mean(self, run: Run, state: ScoredState) -> MeanScore | None:
         """Return the mean score of a state. Raises NotStored or Damaged."""
-        key = ("mean", state.scores.sha256, state.suite, str(state.trained), state.question)
+        named = (state.suite, state.trained, state.question, state.suite_sha256)
+        key = ("mean", state.scores.sha256, *map(str, named))
         known, found = self._look(key)
         if not known:
-            found = self._keep(key, mean_score(_for_mean(run, state.scores), state.suite, state.trained, state.question))
+            found = self._keep(key, mean_score(_for_mean(run, state.scores), *named))
         assert found is None or isinstance(found, MeanScore)
         return found
 
@@ -223,7 +232,7 @@ def _unpairable(one: ScoredState, other: ScoredState) -> str:
         return "not paired: the answers of one run are not stored"
     if max(one.answers.rows or 0, other.answers.rows or 0) > LARGEST:
         return f"not paired: more than {LARGEST:,} answers"
-    if one.suite_sha256 and other.suite_sha256 and one.suite_sha256 != other.suite_sha256:
+    if not is_one_version((one.suite_sha256, other.suite_sha256)):
         return "not paired: the runs used different versions of the suite"
     if one.question != other.question:
         return f"not paired: asked in different ways ({one.question or OWN_WAY}; {other.question or OWN_WAY})"
@@ -257,7 +266,7 @@ def _own(manifest: Manifest, temperature: float) -> Iterator[ScoredState]:
     assert manifest.generation is not None, manifest.stage
     for ref in manifest.outputs:
         if (trained := population_age(ref.uri, manifest.generation)) is not None:
-            digest, folder = str(manifest.versions.get("suite", "")), ref.uri.rpartition("/")[0]
+            digest, folder = suite_version(manifest), ref.uri.rpartition("/")[0]
             yield ScoredState(folder.split("/")[1], trained, ref, _answers(manifest, folder), digest, temperature=temperature)
 
 
@@ -268,7 +277,7 @@ def _asked(manifest: Manifest, temperature: float) -> Iterator[ScoredState]:
             folder = ref.uri.rpartition("/")[0]
             drawn = float(manifest.versions.get("question", {}).get("temperature", temperature))
             answers, suite, question = _answers(manifest, folder), folder.split("/")[1], question_of(manifest)
-            digest = "" if question else str(manifest.versions.get("suite", ""))
+            digest = "" if question else suite_version(manifest)
             yield ScoredState(suite, trained, ref, answers, digest, question, drawn)
 
 

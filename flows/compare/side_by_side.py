@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flows.base_model.hub import UNLIKE_RULES, RecordedBase, bases_differ, recorded_base
 from flows.compare.best_members import BestMember, best_members
 from flows.compare.costs import CostRow, SideCost, cost_of, cost_rows, spent
 from flows.compare.scores import MeanScore, PairedScores, ScoredState, ScoreReader, on_the_same_problems, scored_states
@@ -23,9 +24,9 @@ from flows.monitoring.run_tables import RunTables
 from flows.monitoring.start_score import unscored_start
 from flows.monitoring.status import after, stage_text
 from flows.run.history import OWN_WAY
-from flows.run.hub_models import UNLIKE_RULES, RecordedBase, bases_differ, recorded_base
 from flows.run.manifest import Json, digest
 from flows.run.planned import planned_generations
+from flows.run.suite_versions import is_one_version
 from flows.stages import STAGE_NAMES
 from flows.storage import Damaged, NotStored, Store
 from stages.analysis.curves import curves_of
@@ -264,6 +265,8 @@ def _notes(runs: Sequence[Side]) -> list[str]:
                 f"The curves and mean scores on {suite} do not compare, since the runs were asked in different ways ({names}); "
                 "only scores asked alike are paired."
             )
+        if not is_one_version(score.suite_sha256 for run in runs for score in run.scores if score.suite == suite):
+            said.append(f"The curves and mean scores on {suite} do not compare: they are of different versions of the suite.")
     for run in runs:
         if forked := run.versions.get(f"{FORKED}run"):
             at, head = run.versions.get(f"{FORKED}generation"), str(run.versions.get(f"{FORKED}head", "?"))[:12]

@@ -16,12 +16,17 @@ import pyarrow.compute as pc
 from flows.benchmarks.members import Chosen
 from flows.benchmarks.score import Question, probe_folder, score_run
 from flows.config import ConfigError, RunConfig, parse
+from flows.monitoring.scored import limit_of
 from flows.run.fork import Versions, fork
 from flows.run.run import Run
+from flows.run.suite_versions import is_one_version, suite_version
 from flows.storage import NotStored
+from flows.suites.own_suites import OwnSuites
 from stages.core.suites.changes import score_changes
 
 MEASURE = "pass@1 greedy"
+Answers = dict[str, dict[str, pa.Table]]
+"""Greedy answers by adapter and version of the suite, as in `suite_version`."""
 
 
 @dataclass(frozen=True)
@@ -99,14 +104,12 @@ def clone_pairs(event: CloneEvent, ages: Sequence[int]) -> Iterator[ClonePair]:
     offspring = event.run.read_table(event.generation, "offspring").to_pylist()
     born = [row for row in offspring if row["member_id"] in copies and (row["role"] == "student" or scored == "all")]
     pairs = [_pair(event, made, row, age) for row in born for age in sorted(ages)]
-    answers = [
-        _answers(run, [name for name in names if name])
-        for run, names in (
-            (event.run, [one.child_adapter for one in pairs]),
-            (made, [one.clone_adapter for one in pairs]),
-        )
-    ]
-    yield from (_scored(one, *answers) for one in pairs)
+    children = _stored(event.run, {one.child_adapter for one in pairs})
+    clones = _stored(made, {one.clone_adapter for one in pairs})
+    again = [one for one in pairs if _on_one_version(one, children, clones) is None]
+    _score(event.run, [one.child_adapter for one in again], children)
+    _score(made, [one.clone_adapter for one in again], clones)
+    yield from (_scored(one, children, clones) for one in pairs)
 
 
 def _pair(event: CloneEvent, made: Run, row: Mapping[str, Any], age: int) -> ClonePair:
@@ -116,13 +119,23 @@ def _pair(event: CloneEvent, made: Run, row: Mapping[str, Any], age: int) -> Clo
     return ClonePair(run.run_id, event.generation, member, row["operator"], age, child, clone)
 
 
-def _scored(pair: ClonePair, children: Mapping[str, pa.Table], clones: Mapping[str, pa.Table]) -> ClonePair:
+def _on_one_version(pair: ClonePair, children: Answers, clones: Answers) -> tuple[pa.Table, pa.Table] | None:
+    """Return the answers of child and clone to one version of the suite; None if there are none."""
+    ours, theirs = children.get(pair.child_adapter, {}), clones.get(pair.clone_adapter, {})
+    alike = ((ours[one], theirs[other]) for one in ours for other in theirs if is_one_version((one, other)))
+    return next(alike, None)
+
+
+def _scored(pair: ClonePair, children: Answers, clones: Answers) -> ClonePair:
     for who, adapter, known in (("child", pair.child_adapter, children), ("clone", pair.clone_adapter, clones)):
         if not adapter:
             return replace(pair, note=f"the {who} was replaced, or the run ended before")
         if adapter not in known:
             return replace(pair, note=f"the weights {adapter} of the {who} were retired")
-    changes = score_changes(children[pair.child_adapter], clones[pair.clone_adapter], lambda rows: iter([("all", rows)]))
+    answers = _on_one_version(pair, children, clones)
+    if answers is None:
+        return replace(pair, note="the two were scored on different versions of the suite, and weights were retired since")
+    changes = score_changes(*answers, lambda rows: iter([("all", rows)]))
     found = next(one for one in changes if one.measure == MEASURE)
     apart = found.found
     return replace(
@@ -144,21 +157,31 @@ def _at_age(run: Run, event: int, member: str, age: int) -> str:
     return next((row["next_adapter_id"] for row in rows if row["member_id"] == member), "")
 
 
-def _answers(run: Run, adapter_ids: Sequence[str]) -> dict[str, pa.Table]:
-    """Return the greedy answers of each adapter to the run's own problems: those that a benchmark stored, or new ones."""
-    rule, found = _config(run).benchmark, dict[str, pa.Table]()
+def _stored(run: Run, adapter_ids: set[str]) -> Answers:
+    """Return the greedy answers of each adapter to the run's own problems that a benchmark has stored."""
+    rule, found = _config(run).benchmark, Answers()
     for manifest in (*run.history.walk(), *run.history.benchmarks()):
+        version = suite_version(manifest)
         for ref in manifest.outputs if manifest.stage == "benchmark" else ():
-            same_problems = "/asked/" not in ref.uri or f"-n{rule.limit}-k" in ref.uri
+            same_problems = "/asked/" not in ref.uri or limit_of(ref.uri.split("/")[-2]) == rule.limit
             if same_problems and ref.uri.startswith(f"benchmarks/{rule.suite}/") and ref.uri.endswith("/answers.parquet"):
-                found |= _by_adapter(run.read_table(ref, "answers"), set(adapter_ids) - set(found))
-    missing = [name for name in dict.fromkeys(adapter_ids) if name not in found and _kept(run, name)]
-    if missing:
-        chosen, asked = Chosen(tuple(missing)), Question(rule.suite, rule.limit)
-        score_run(run, chosen, asked)
-        folder = probe_folder(run, chosen, asked)
-        found |= _by_adapter(run.read_table(f"benchmarks/{folder}/answers.parquet", "answers"), set(missing))
+                wanted = {name for name in adapter_ids if name and version not in found.get(name, {})}
+                for name, answers in _by_adapter(run.read_table(ref, "answers"), wanted).items():
+                    found.setdefault(name, {})[version] = answers
     return found
+
+
+def _score(run: Run, adapter_ids: Sequence[str], found: Answers) -> None:
+    """Score these adapters on the suite as it is now, unless that is done or their weights were retired; add the answers."""
+    rule, now = _config(run).benchmark, OwnSuites().digest(_config(run).benchmark.suite)
+    lacking = [name for name in dict.fromkeys(adapter_ids) if name and now not in found.get(name, {})]
+    if not (missing := [name for name in lacking if _kept(run, name)]):
+        return
+    chosen, asked = Chosen(tuple(missing)), Question(rule.suite, rule.limit)
+    score_run(run, chosen, asked)
+    folder = probe_folder(run, chosen, asked)
+    for name, answers in _by_adapter(run.read_table(f"benchmarks/{folder}/answers.parquet", "answers"), set(missing)).items():
+        found.setdefault(name, {})[now] = answers
 
 
 def _by_adapter(answers: pa.Table, wanted: set[str]) -> dict[str, pa.Table]:

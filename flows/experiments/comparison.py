@@ -18,8 +18,9 @@ from flows.base_model.hub import NO_BASE, UNLIKE_RULES, RecordedBase, as_begun, 
 from flows.config import RunConfig, differences, dump, identity, with_defaults
 from flows.execution.recomputation import settled
 from flows.experiments.spec import Planned
-from flows.run.manifest import Json, Manifest
+from flows.run.manifest import Json
 from flows.run.run import Run
+from flows.run.suite_versions import is_one_version, suite_version
 from flows.storage import Damaged, NotStored, Store
 from stages.analysis.curves import absent_counts, curve_rows
 from stages.analysis.summary import lookup
@@ -180,15 +181,24 @@ def _begun(run: Run, planned: Planned, nothing: ComparedRun) -> ComparedRun:
     missing = [] if state == "finished" else [f"half finished, {len(done)} of {planned.config.generations} generations."]
     if state == "finished" and not any(point["what"] == "score" and point["trained"] for point in points):
         missing.append("it has no scores of its members.")
+    kept = _of_newest_version(points)
+    if len(kept) < len(points):
+        missing.append("its suite has changed: scores on earlier versions are left out.")
     own = {"arm": planned.arm, "seed": planned.seed, "model": known.model}
     return replace(
         known,
         state=state,
         totals=costs[max(costs)],
-        points=tuple(own | point for point in points),
+        points=tuple(own | point for point in kept),
         curves=tuple(own | row for row in curves),
         missing=tuple(missing),
     )
+
+
+def _of_newest_version(points: Sequence[Row]) -> list[Row]:
+    """Return the scores on the version of the suite on which the newest are."""
+    newest = max(points, key=lambda point: int(point["trained"]), default=None)
+    return [point for point in points if newest and is_one_version((point["suite_sha256"], newest["suite_sha256"]))]
 
 
 def _history(run: Run, config: RunConfig, done: Sequence[int]) -> tuple[list[Row], dict[int, Row]]:
@@ -241,24 +251,21 @@ def _scores(run: Run, planned: Planned, costs: dict[int, Row]) -> Iterator[Row]:
     """Yield the scores of the members as trained in each benchmark of the chain, and of the base model if it was scored."""
     suite, problems, digest = planned.config.benchmark.suite, 0, ""
     for generation in run.history.generations():
-        manifest = run.manifest("benchmark", generation)
-        for ref in manifest.outputs if manifest else ():
+        if (manifest := run.manifest("benchmark", generation)) is None:
+            continue
+        for ref in manifest.outputs:
             if ref.uri == f"benchmarks/{suite}/generation={generation:04d}/scores.parquet" and generation + 1 in costs:
                 scores = run.read_table(ref, "scores")
-                problems, digest = max(scores["problems"].to_pylist(), default=0), _suite(manifest)
-                yield from _points(scores, generation + 1, costs[generation + 1], _suite(manifest))
+                problems, digest = max(scores["problems"].to_pylist(), default=0), suite_version(manifest)
+                yield from _points(scores, generation + 1, costs[generation + 1], digest)
     for manifest in run.history.benchmarks():
         for ref in (ref for ref in manifest.outputs if ref.uri.endswith("/scores.parquet")):
             scores = run.read_table(ref, "scores")
             base = [row for row in scores.to_pylist() if row["suite"] == suite and row["adapter_id"] in FIRST]
-            same = len({digest, _suite(manifest)} - {""}) < 2
+            same = is_one_version((digest, suite_version(manifest)))
             if base and same and (not problems or max(row["problems"] for row in base) == problems):
-                yield from _points(tables.table(base, tables.SCORES), 0, costs[0], _suite(manifest))
+                yield from _points(tables.table(base, tables.SCORES), 0, costs[0], suite_version(manifest))
                 return
-
-
-def _suite(manifest: Manifest | None) -> str:
-    return str(manifest.versions.get("suite", "")) if manifest else ""
 
 
 def _points(scores: pa.Table, trained: int, costs: Row, suite_sha256: str) -> Iterator[Row]:
@@ -328,7 +335,7 @@ def _with_shared_base(found: Sequence[ComparedRun]) -> list[ComparedRun]:
 
 def _of_one_suite(points: Sequence[Row]) -> bool:
     """Return whether the scores among the points are of one version of the suite, as far as is known."""
-    return len({point["suite_sha256"] for point in points if point["what"] == "score" and point["suite_sha256"]}) < 2
+    return is_one_version(point["suite_sha256"] for point in points if point["what"] == "score")
 
 
 def _base(one: ComparedRun) -> list[Row]:

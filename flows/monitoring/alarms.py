@@ -25,6 +25,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flows.run.suite_versions import is_one_version
 from stages.core.prompts.styles import Kind
 from stages.core.statistics.metric_rows import ZERO_VARIANCE_LIMIT
 
@@ -74,14 +75,21 @@ def alarms(
     clock: Clock,
     bounds: Mapping[int, float] | None = None,
     scores: Mapping[int, pa.Table] | None = None,
+    suites: Mapping[int, str] | None = None,
 ) -> list[Alarm]:
     """Return all alarms in order of generations. METRICS and RATINGS have `generation` as their first column.
 
     `bounds` are the mean differences of engine and trainer at which the run stops, by generation, and `scores` the SCORES on the
-    run's own suite, under -1 those of the start.
+    run's own suite, under -1 those of the start; `suites` has the version of the suite of each, as in `suite_version`.
     """
     read = _read(metrics)
-    found = [*_collapsed(read), *_forgotten(scores or {}), *_one_sided(ratings), *_without_gradient(read), *_truncated(read)]
+    found = [
+        *_collapsed(read),
+        *_forgotten(scores or {}, suites or {}),
+        *_one_sided(ratings),
+        *_without_gradient(read),
+        *_truncated(read),
+    ]
     found += [*_drifted(read, bounds or {}), *_moved(read)]
     return sorted([*found, *_slow(clock)], key=lambda alarm: (alarm.generation, alarm.name, alarm.subject))
 
@@ -173,10 +181,14 @@ def _with_medians(values: Mapping[int, float]) -> Iterator[tuple[int, float, flo
         bisect.insort(earlier, value)  # in order: a median sorts what is not
 
 
-def _forgotten(scores: Mapping[int, pa.Table]) -> list[Alarm]:
-    found = []
+def _forgotten(scores: Mapping[int, pa.Table], suites: Mapping[int, str]) -> list[Alarm]:
+    found, known = list[Alarm](), ""
     best: dict[str, tuple[float, float]] = {}  # of each kind: the highest score so far, and its variance
     for generation, table in sorted(scores.items()):
+        version = suites.get(generation, "")
+        if not is_one_version((known, version)):
+            best.clear()
+        known = version or known
         by_kind: dict[str, list[tuple[float, int]]] = {}
         for row in table.select(["role", "group", "measure", "score", "problems"]).to_pylist():
             if row["role"] != "teacher" and row["measure"] == "pass@1 greedy" and row["group"] in KINDS and row["problems"]:

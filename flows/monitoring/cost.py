@@ -15,10 +15,11 @@ import pyarrow as pa
 from flows.monitoring.amounts import SAMPLED, amounts
 from flows.monitoring.prices import of_machine
 from flows.monitoring.run_tables import RunTables
+from flows.monitoring.scored import Asked, Scored, by_question, ends, scored_generations
 from flows.monitoring.spending import NOTHING, Spent, spent_by_stage, total
-from flows.run.history import question_of
-from flows.run.manifest import Manifest, Ref
+from flows.run.manifest import Manifest
 from flows.run.run import Run
+from flows.run.suite_versions import by_version, version_text
 from flows.settings import Cost
 from flows.stages import STAGE_NAMES, START
 from flows.storage import Damaged, NotStored
@@ -66,14 +67,15 @@ class PointCost:
     """The cost of training between two scored generations, and the gain that it brought, paired problem by problem.
 
     Attributes:
-        suite: The benchmark. It has several of these if it was scored with different numbers of problems or attempts.
+        suite: The benchmark. It has several of these if it was asked in different ways, or in several versions.
         first: The earlier generation as trained; -1: the start.
         last: The later one.
         gain: Change of the greedy pass@1 in percentage points, members but teachers averaged within each problem; `stderr` its
             error.
         problems: Number of problems.
         spent: All stages of the generations after `first` up to `last`, without benchmarks.
-        question: How a public suite was asked, as in `question_of`.
+        question: How a public suite was asked, as in `question_of`, and what else tells these scores from others of the suite:
+            that the best members were scored, and the version where there are several.
     """
 
     suite: str
@@ -98,12 +100,29 @@ class PointCost:
         return each, each * self.stderr / self.gain
 
 
+class ChangedSuite(NamedTuple):
+    """A benchmark whose first and last scores are of different versions of the suite: the change is not known."""
+
+    suite: str
+    first: int
+    last: int
+    question: str = ""
+
+
+class Gains(NamedTuple):
+    """What was gained on benchmarks; suites whose scores cannot be paired by problem; and those that have changed in between."""
+
+    points: tuple[PointCost, ...]
+    unpaired: tuple[str, ...]
+    changed: tuple[ChangedSuite, ...]
+
+
 @dataclass(frozen=True)
 class RunCost:
     """The cost of a run so far. `generations` begins with the start, once that is done.
 
-    `unpaired` names the benchmarks that were scored twice, but on other problems: a gain, and so its cost, is not known. `unread`
-    says which tables could not be read: what they know is not counted.
+    `unpaired` names the benchmarks that were scored twice, but on other problems: a gain, and so its cost, is not known.
+    `changed` has those whose suite has changed. `unread` says which tables could not be read: what they know is not counted.
     """
 
     run_id: str
@@ -111,6 +130,7 @@ class RunCost:
     points: tuple[PointCost, ...]
     unpaired: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+    changed: tuple[ChangedSuite, ...] = ()
 
     @property
     def stages(self) -> dict[str, Spent]:
@@ -159,8 +179,9 @@ def run_cost(run: Run, prices: Cost | None = None) -> RunCost:
 def cost_so_far(watch: RunTables, prices: Cost | None = None) -> RunCost:
     """Return the same from tables that have been read. What cannot be read of a benchmark gives no point."""
     found = generation_costs(watch, prices)
-    points, unpaired = point_costs(watch, found)
-    return RunCost(watch.run.run_id, found, points, unpaired, tuple(watch.unread("metrics")))
+    gains = point_costs(watch, found)
+    unread = tuple(watch.unread("metrics"))
+    return RunCost(watch.run.run_id, found, gains.points, gains.unpaired, unread, gains.changed)
 
 
 def generation_costs(watch: RunTables, prices: Cost | None = None) -> tuple[GenerationCost, ...]:
@@ -211,63 +232,40 @@ def tokens(values: Values, steps: Sequence[Manifest]) -> dict[str, Spent]:
 # a point gained on a benchmark -------------------------------------------------------------------------------------------------
 
 
-def point_costs(watch: RunTables, generations: Sequence[GenerationCost]) -> tuple[tuple[PointCost, ...], tuple[str, ...]]:
+def point_costs(watch: RunTables, generations: Sequence[GenerationCost]) -> Gains:
     """Return the cost of a point from the first to the last scored generation, for each benchmark that was scored twice.
 
-    Second, the benchmarks whose two scores cannot be paired problem by problem.
+    Benchmarks that asked the same question are one, however many samples they drew. Scores of different versions of a suite are
+    never paired: each version has its own gain, and where none has both the first and the last score, the change is not known.
     """
-    found, unpaired = [], []
-    for (suite, _), states in sorted(scored_generations(watch).items()):
-        first, last = min(states), max(states)
-        between = [one for one in generations if one.generation is not None and first < one.generation <= last]
-        if first == last or len(between) != last - first or not all("rate" in one.stages for one in between):
-            continue
-        change = _change(watch.run, states[last], states[first])
-        if change is None:
-            unpaired.append(suite)
-        else:
+    points, unpaired, changed = [], [], []
+    for asked, scored in by_question(scored_generations(watch)).items():
+        versions = by_version(scored, lambda one: one.version)
+        start, newest = (one.generation for one in ends(scored))
+        spans = []
+        for version, own in versions.items():
+            before, after = ends(own)
+            first, last = before.generation, after.generation
+            spans.append((first, last))
+            between = [one for one in generations if one.generation is not None and first < one.generation <= last]
+            if first == last or len(between) != last - first or not all("rate" in one.stages for one in between):
+                continue
+            change = _change(watch.run, after, before)
+            if change is None:
+                unpaired.append(asked.suite)
+                continue
             used = total(cost for one in between for stage, cost in one.stages.items() if stage != "benchmark")
             error = None if change.stderr is None else 100 * change.stderr
-            gain, asked = 100 * change.difference, states[last].question
-            found.append(PointCost(suite, first, last, gain, error, change.problems, used, asked))
-    return tuple(found), tuple(unpaired)
+            gain, question = 100 * change.difference, _question(asked, version if len(versions) > 1 else "")
+            points.append(PointCost(asked.suite, first, last, gain, error, change.problems, used, question))
+        if (start, newest) not in spans:
+            changed.append(ChangedSuite(asked.suite, start, newest, _question(asked)))
+    return Gains(tuple(points), tuple(unpaired), tuple(changed))
 
 
-class Scored(NamedTuple):
-    """The ANSWERS of a benchmark, its SCORES if they are stored, and how the suite was asked, as in `question_of`."""
-
-    answers: Ref
-    scores: Ref | None
-    question: str
-
-
-def scored_generations(watch: RunTables) -> dict[tuple[str, str], dict[int, Scored]]:
-    """Return what scored the members as trained, by generation (-1: the start), for each suite and request."""
-    config = (watch.run.history.description() or {}).get("config", {}).get("benchmark", {})
-    rule = "" if config.get("members", "students") == "students" else f"{config['members']}-"
-    inside = f"{rule}n{config.get('limit', 0)}-k{config.get('attempts', 0)}"  # as `populora benchmark` names the same request
-    found: dict[tuple[str, str], dict[int, Scored]] = {}
-    for manifest in watch.run.history.benchmarks():
-        for ref in manifest.outputs:
-            _, suite, *rest = ref.uri.split("/")
-            if len(rest) == 3 and rest[0] == "asked" and rest[2] == "answers.parquet":
-                place, _, request = rest[1].partition("-")
-                number = "-1" if place == "start" else place.removeprefix("generation=")
-                if number.removeprefix("-").isdigit():  # else adapters that were asked for by name
-                    found.setdefault((suite, request), {})[int(number)] = _scored(manifest, ref)
-    for generation in watch.generations:
-        for manifest in watch.manifests(generation):
-            for ref in manifest.outputs if manifest.stage == "benchmark" else ():
-                _, suite, *rest = ref.uri.split("/")
-                if rest in (["start", "answers.parquet"], [f"generation={generation:04d}", "answers.parquet"]):
-                    at = -1 if rest[0] == "start" else generation
-                    found.setdefault((suite, inside), {})[at] = _scored(manifest, ref)
-    return found
-
-
-def _scored(manifest: Manifest, answers: Ref) -> Scored:
-    uri = answers.uri.replace("answers.parquet", "scores.parquet")
-    return Scored(answers, next((ref for ref in manifest.outputs if ref.uri == uri), None), question_of(manifest))
+def _question(asked: Asked, version: str = "") -> str:
+    parts = (f"{asked.who} members" if asked.who else "", asked.question, version_text(version) if version else "")
+    return ", ".join(part for part in parts if part)
 
 
 def _greedy(run: Run, scored: Scored) -> pa.Table:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping
 
-from flows.monitoring.cost import PointCost, RunCost
+from flows.monitoring.cost import ChangedSuite, PointCost, RunCost
 from flows.monitoring.meter import duration
 from flows.monitoring.spending import Spent
 from stages.core.highlight import visible
@@ -65,16 +65,22 @@ def point_text(point: PointCost) -> str:
 
 def gain_text(point: PointCost) -> str:
     """Return a sentence about what the members gained on one benchmark, paired problem by problem."""
-    asked = f" ({point.question})" if point.question else ""
-    since = since_text(point)
-    return (
-        f"{point.suite}{asked}: {change_text(point)} points from {since} to generation {point.last} ({point.problems:,} problems)"
-    )
+    return f"{_asked(point)}: {change_text(point)} points {span_text(point)} ({point.problems:,} problems)"
 
 
-def since_text(point: PointCost) -> str:
-    """Return the earlier of the two scored states."""
-    return "the start" if point.first < 0 else f"generation {point.first}"
+def changed_text(one: ChangedSuite) -> str:
+    """Return a sentence about a benchmark whose change is not known."""
+    return f"{_asked(one)}: no change {span_text(one)} can be given: the two were scored on different versions of the suite"
+
+
+def span_text(point: PointCost | ChangedSuite) -> str:
+    """Return the two scored states."""
+    since = "the start" if point.first < 0 else f"generation {point.first}"
+    return f"from {since} to generation {point.last}"
+
+
+def _asked(point: PointCost | ChangedSuite) -> str:
+    return point.suite + (f" ({point.question})" if point.question else "")
 
 
 def change_text(point: PointCost) -> str:
@@ -129,6 +135,7 @@ def remarks(cost: RunCost) -> list[str]:
         f"{suite}: no cost of a point: its first and last scores are not of the same readable problems."
         for suite in cost.unpaired
     ]
+    said += [f"{changed_text(one)}." for one in cost.changed]
     said += [f"Not counted, since it cannot be read: {fault}. `populora fsck {cost.run_id}` says more." for fault in cost.unread]
     return [*said, NOT_COUNTED]
 

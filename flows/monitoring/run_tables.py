@@ -11,6 +11,7 @@ from flows.monitoring.alarms import Alarm, Clock, alarms
 from flows.monitoring.time_left import elapsed, overlap
 from flows.run.manifest import Manifest, Ref, generation_of, manifest_uri
 from flows.run.run import Run
+from flows.run.suite_versions import suite_version
 from flows.stages import STAGE_NAMES
 from flows.storage import Damaged, NotStored
 from flows.store.many_reads import read_each
@@ -135,7 +136,7 @@ class RunTables:
 
     def alarms(self) -> list[Alarm]:
         """Return all alarms, in order of generations. What cannot be read raises none."""
-        return alarms(self.table("metrics"), self.standings(), self.clock(), self.drift_bounds(), self.scores())
+        return alarms(self.table("metrics"), self.standings(), self.clock(), self.drift_bounds(), self.scores(), self.suites())
 
     def scores(self) -> dict[int, pa.Table]:
         """Return the scores on the run's own suite by generation, the start's under -1. What cannot be read is left out."""
@@ -145,6 +146,12 @@ class RunTables:
             if done is not None:
                 found |= self._own_scores(generation, done)
         return found
+
+    def suites(self) -> dict[int, str]:
+        """Return the versions of the suite that they are of, as in `suite_version`. Generation 0 scores the start."""
+        done = {number: one for number in self.generations for one in self.manifests(number) if one.stage == "benchmark"}
+        versions = {number: suite_version(one) for number, one in done.items()}
+        return versions | ({-1: versions[0]} if 0 in versions else {})
 
     def _own_scores(self, generation: int, done: Manifest) -> dict[int, pa.Table]:
         """Return the scores that a generation's benchmark wrote, the start's under -1. A fault is noted."""

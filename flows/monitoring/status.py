@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from flows.monitoring.alarms import Alarm
 from flows.monitoring.cost import generation_costs, own_stages, point_costs
-from flows.monitoring.cost_text import cost_line, gain_text
+from flows.monitoring.cost_text import changed_text, cost_line, gain_text
 from flows.monitoring.live import Follower
 from flows.monitoring.live_text import headline, step_text
 from flows.monitoring.meter import duration
@@ -30,6 +30,7 @@ def status(run: Run) -> str:
     tables, states = RunTables(run).look(), StateReader(run.store)
     (numbers, newest), alarms = _numbers(tables), tables.alarms()
     costs = generation_costs(tables)
+    gains = point_costs(tables, costs)
     lines = [
         f"run        {run.run_id} in {run.store.url}",
         *(f"WARNING    {text}" for text in [warning(description)] if text),
@@ -42,7 +43,8 @@ def status(run: Run) -> str:
         f"stored     {stored(run)}",
         f"cost       {cost_line(total(own_stages(costs).values()))}",
         f"numbers    {numbers}",
-        *(f"change     {gain_text(point)}" for point in point_costs(tables, costs)[0]),
+        *(f"change     {gain_text(point)}" for point in gains.points),
+        *(f"change     {changed_text(one)}" for one in gains.changed),
         *(f"alarm      {alarm}" for alarm in alarms if alarm.generation == newest),
         *(f"alarms     {text}" for text in [_earlier(alarms, newest)] if text),
     ]

@@ -9,6 +9,7 @@ import pyarrow as pa
 from flows.monitoring.run_tables import SMALL, RunTables
 from flows.run.history import population_age, question_of
 from flows.run.manifest import Manifest, Ref, digest, folder_of
+from flows.run.suite_versions import own_suites_with_versions, suite_version, version_text
 from flows.storage import Damaged, NotStored
 from flows.store.table_bytes import decode_table
 from stages.core import tables
@@ -92,7 +93,8 @@ class FigureTables(Mapping[str, pa.Table]):
     def _scores(self) -> pa.Table:
         """Return SCORES of all benchmarks with `generation` (-1 outside the chain) and `trained` (generations so far).
 
-        `question`: how they were asked, as in `question_of`. `population`: whether they are those of the population as trained,
+        `question`: how they were asked, as in `question_of`; of one of the project's own suites, its version, if the run was
+        scored on several. `population`: whether they are those of the population as trained,
         not of newborns or of adapters that somebody chose.
         """
         offspring = self["offspring"]
@@ -103,7 +105,9 @@ class FigureTables(Mapping[str, pa.Table]):
         schema = pa.schema([pa.field("generation", pa.int64()), *tables.SCORES, *more])
         parts = [schema.empty_table()]
         seen: set[str] = set()
-        for manifest in [*committed, *self._watch.run.history.benchmarks()]:
+        scored = [*committed, *self._watch.run.history.benchmarks()]
+        changed = own_suites_with_versions(scored)
+        for manifest in scored:
             for ref in manifest.outputs:
                 if not ref.uri.endswith("scores.parquet") or ref.uri in seen:
                     continue
@@ -118,7 +122,8 @@ class FigureTables(Mapping[str, pa.Table]):
                 part = part.append_column("trained", pa.array(trained, pa.int64()))
                 whole = population_age(ref.uri, manifest.generation) is not None
                 part = part.append_column("population", pa.array([whole] * part.num_rows, pa.bool_()))
-                part = part.append_column("question", pa.array([question_of(manifest)] * part.num_rows, pa.string()))
+                version = version_text(suite_version(manifest)) if ref.uri.split("/")[1] in changed else ""
+                part = part.append_column("question", pa.array([question_of(manifest) or version] * part.num_rows, pa.string()))
                 parts.append(part.append_column("uri", pa.array([ref.uri] * part.num_rows, pa.string())).cast(schema))
         return pa.concat_tables(parts).combine_chunks()
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from flows.config import RunConfig, dump
 from flows.monitoring.alarms import alarms, summary
 from flows.monitoring.cost import PointCost
-from flows.monitoring.cost_text import change_text, since_text
+from flows.monitoring.cost_text import change_text, changed_text, span_text
 from flows.monitoring.players import players
 from flows.monitoring.start_score import unscored_start
 from flows.report.report_cost import cost_section
@@ -82,7 +82,8 @@ def _place(out: Path) -> Path:
 
 def _sections(run: RunData, links: ArtifactLinks) -> list[tuple[str, str, Html]]:
     """Return the sections. An alarm counts once in each generation that raised it, as in `populora status`."""
-    found = alarms(run.tables["metrics"], run.tables["ratings"], run.clock, run.watch.drift_bounds(), run.watch.scores())
+    bounds, scores, suites = run.watch.drift_bounds(), run.watch.scores(), run.watch.suites()
+    found = alarms(run.tables["metrics"], run.tables["ratings"], run.clock, bounds, scores, suites)
     return [
         ("headline", "State of the run", _headline(run, links)),
         ("alarms", f"Alarms ({len(found)})", _alarms(summary(found))),
@@ -223,7 +224,8 @@ def _scores(run: RunData, links: ArtifactLinks) -> Html:
     header = ("suite", "asked", "generations trained", "member", "measure", "problems of", "score ± standard error", "n")
     shown = details(f"{len(rows)} scores", table(header, rows)) if len(rows) > 60 else table(header, rows)
     hint = unscored_start(run.watch)
-    return joined([changes, shown, *([Html(f'<p class="small">{escape(hint)}</p>')] if hint else [])])
+    unlike = [note("Not compared", [changed_text(one) for one in run.cost.changed])] if run.cost.changed else []
+    return joined([changes, *unlike, shown, *([Html(f'<p class="small">{escape(hint)}</p>')] if hint else [])])
 
 
 def changes_table(points: Sequence[PointCost]) -> Html:
@@ -232,7 +234,7 @@ def changes_table(points: Sequence[PointCost]) -> Html:
         [
             escape(point.suite),
             escape(point.question or OWN_WAY),
-            escape(f"{since_text(point)} to generation {point.last}"),
+            escape(span_text(point).removeprefix("from ")),
             escape(f"{change_text(point)} points"),
             escape(f"{point.problems:,}"),
         ]

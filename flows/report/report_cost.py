@@ -13,7 +13,8 @@ def cost_section(cost: RunCost) -> Html:
     generations = {"start" if number is None else str(number): used for number, used in cost.by_generation.items()}
     if not generations:
         return Html('<p class="none">Nothing is finished yet.</p>')
-    none = [] if cost.unpaired else [Html('<p class="none">No benchmark was scored twice: no cost of a point.</p>')]
+    twice = cost.unpaired or cost.changed
+    none = [] if twice else [Html('<p class="none">No benchmark was scored twice: no cost of a point.</p>')]
     points = [Html(f"<p>{escape(point_text(point))}.</p>") for point in cost.points]
     said = "".join(f'<p class="small">{escape(text)}</p>' for text in remarks(cost))
     parts = [

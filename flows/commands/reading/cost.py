@@ -66,6 +66,7 @@ def _values(found: "RunCost") -> dict[str, Any]:
         "generations": generations,
         "points": [_point(point) for point in found.points],
         "unpaired": list(found.unpaired),
+        "changed": [one._asdict() for one in found.changed],
         "unread": list(found.unread),
     }
 

@@ -7,6 +7,7 @@ import pytest
 
 from flows.benchmarks.learned import learned_text
 from flows.benchmarks.schedule import panels
+from flows.benchmarks.suite_changes import suite_change
 from flows.config import RunConfig, apply, dump, load
 from flows.run.lease import hold
 from flows.run.manifest import Ref
@@ -14,6 +15,7 @@ from flows.run.planned import benchmarks_at
 from flows.run.run import Run
 from flows.run.stage_io import StageIO
 from flows.storage import open_store
+from flows.suites.own_suites import OwnSuites
 from stages.core import tables
 from stages.core.suites.scores import Contestant, probe_scores
 from tests.support import example_run
@@ -51,13 +53,13 @@ def written(run: Run, folder: str, table: pa.Table, who: list[Contestant]) -> li
     return [run.write_table_at(f"{place}/answers.parquet", table, tables.ANSWERS), scores]
 
 
-def scored(run: Run, generation: int, panels: dict[str, dict[str, str]]) -> None:
+def scored(run: Run, generation: int, panels: dict[str, dict[str, str]], suite: str = "") -> None:
     refs: list[Ref] = []
     for folder, of in panels.items():
         table = tables.table(answers(of), tables.ANSWERS)
         who = [Contestant(member, "teacher" if member.startswith("t") else "student", member, "0" * 64) for member in of]
         refs += written(run, folder, table, who)
-    run.commit("benchmark", generation, [], refs)
+    run.commit("benchmark", generation, [], refs, {}, {"suite": suite} if suite else {})
 
 
 @pytest.mark.parametrize("config", [CONFIG, UNSCORED, apply(dump(CONFIG), ["benchmark.members=all"])])
@@ -106,6 +108,25 @@ def test_sampled_attempts_are_told_beside_the_greedy_one(tmp_path: Path) -> None
         "+0.0 ± 0.0 points on 4 held-out problems (probe-dev): 25.0 → 25.0 % after generation 1 (one member, "
         "greedy); one sample: +50.0 ± 28.9, 0.0 → 50.0 %\n"
         "           deduction by band, percent that one sample solves: 5: 0 → 100  6: 0 → 0"
+    )
+
+
+def test_a_change_over_two_versions_of_the_suite_is_not_known_and_a_resume_says_that_the_suite_has_changed(
+    tmp_path: Path,
+) -> None:
+    store = open_store(str(tmp_path))
+    with hold(store, "run") as epoch:
+        run = Run(store, "run", epoch)
+        assert suite_change(run, "probe-dev") is None
+        scored(run, 0, {"start": {"s0": "rwww"}}, suite="old")
+        said = "probe-dev has changed since generation 0 was scored: later scores do not compare with earlier ones"
+        assert suite_change(run, "probe-dev") == said and suite_change(run, "staircase-dev") is None
+        scored(run, 1, {"generation=0001": {"s0": "rrww"}}, suite=OwnSuites().digest("probe-dev"))
+        assert suite_change(run, "probe-dev") is None
+        found = learned_text(run, CONFIG)
+    assert (
+        found
+        == "not known: probe-dev has changed since the start was scored, so that its scores do not compare with those of now"
     )
 
 

@@ -110,6 +110,19 @@ def test_a_curve_of_scores_is_of_one_set_of_problems(tmp_path: Path) -> None:
     assert [change.found.problems for change in pair.changes if change.group == "all"] == [4], "those that both answered"
 
 
+def test_a_curve_of_scores_is_of_one_version_of_the_suite(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    for name, versions in (("first", "aab"), ("second", "bbb")):
+        run = compared_runs.build(store, name, 3, {})
+        for generation, version in enumerate(versions):
+            compared_runs.score_later(run, generation, lambda number: number < 2, suite_sha256=version * 64)
+    found = compared(store, "first", "second")
+    assert [[score.trained for score in run.scores] for run in found.runs] == [[1, 2], [1, 2, 3]]
+    assert [note for note in found.notes if "versions" in note] == [
+        "The curves and mean scores on probe-dev do not compare: they are of different versions of the suite."
+    ]
+
+
 def test_how_often_a_suite_was_asked_does_not_keep_scores_apart(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     first, second = (compared_runs.build(store, name, 2, {}) for name in ("first", "second"))

@@ -40,15 +40,15 @@ def store(tmp_path: Path) -> Store:
     return opened
 
 
-def scored(run: Run, folder: str, right: dict[str, Callable[[int], bool]]) -> None:
+def scored(run: Run, folder: str, right: dict[str, Callable[[int], bool]], version: str = "", limit: int = 0) -> None:
     """Store answers of adapters as `populora benchmark` would."""
     found = []
     for adapter_id, correct in right.items():
         who = Contestant(adapter_id.rpartition("-")[0], "student", adapter_id, "0" * 64)
         found.append(answers([who], correct))
-    place = f"probe-dev/asked/{folder}-n0-k0"
+    place = f"probe-dev/asked/{folder}-n{limit}-k0"
     ref = run.write_table_at(f"benchmarks/{place}/answers.parquet", tables.join(found, tables.ANSWERS), tables.ANSWERS)
-    run.commit_benchmark(place, [], [ref], {}, {}, {})
+    run.commit_benchmark(place, [], [ref], {}, {"suite": version} if version else {}, {})
 
 
 def cloned(store: Store) -> CloneEvent:
@@ -140,3 +140,17 @@ def test_weights_that_were_retired_leave_a_pair_without_scores(store: Store) -> 
         store.delete(f"{run}/adapters/s2-g0001/adapter_model.safetensors")
     birth, one = clone_pairs(event, (0, 1))
     assert (birth.difference, one.note) == (0.0, "the weights s2-g0001 of the child were retired")
+
+
+def test_child_and_clone_are_paired_only_on_one_version_of_the_suite(store: Store) -> None:
+    event = cloned(store)
+    scored(Run(store, "smoke"), "old", {"s2-start": lambda n: n < 4, "s2-g0001": lambda n: n < 4}, "old")
+    scored(Run(store, "smoke"), "new", {"s2-start": lambda n: n < 6}, "new")
+    scored(Run(store, "smoke-c0"), "new", {"s2-start": lambda n: n < 5, "s2-g0001": lambda n: n < 4}, "new")
+    scored(Run(store, "smoke"), "part-n0-k1", {"s2-g0001": lambda n: True}, "new", limit=7)  # another question
+    for run in ("smoke", "smoke-c0"):
+        store.delete(f"{run}/adapters/s2-g0001/adapter_model.safetensors")
+    birth, one = clone_pairs(event, (0, 1))
+    assert (birth.child, birth.clone) == (0.75, 0.625)
+    assert one.difference is None
+    assert one.note == "the two were scored on different versions of the suite, and weights were retired since"

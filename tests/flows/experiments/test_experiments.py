@@ -206,7 +206,7 @@ def write(
     suite: str = "",
     rule: dict[str, int] | None = None,
 ) -> None:
-    """A run's manifests, metrics and scores: what a comparison reads."""
+    """A run's manifests, metrics and scores: what a comparison reads. Each letter of `suite` is a version, the last one stays."""
     opened = open_store(store)
     with hold(opened, one.run_id) as epoch:
         run = Run(opened, one.run_id, epoch)
@@ -214,13 +214,13 @@ def write(
         seeds = run.write_table(None, "seeds", tables.SEEDS.empty_table())
         run.commit("start", None, [], [seeds], {}, {"base_model": model * 64, **(rule or {})}, {})
         if start is not None:
-            score(run, one, None, start, suite)
+            score(run, one, None, start, suite[:1])
         for generation in range(one.config.generations if generations is None else generations):
             rows = [value_row("cost.generated_tokens", 1000), value_row("cost.trained_tokens", 800), value_row("solve.rate", 0.5)]
             rows += members(one)
             metrics = run.write_table(generation, "metrics", tables.table(rows, tables.METRICS))
             run.commit("update", generation, [], [metrics], clock={"seconds": 2.0})
-            score(run, one, generation, (start or 0.1) + gain * (generation + 1) + one.seed / 100, suite)
+            score(run, one, generation, (start or 0.1) + gain * (generation + 1) + one.seed / 100, suite[: generation + 1][-1:])
             run.commit("evolve", generation, [], [run.write_table(generation, "offspring", tables.OFFSPRING.empty_table())])
 
 

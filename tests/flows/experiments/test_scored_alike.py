@@ -33,6 +33,15 @@ def test_runs_of_different_versions_of_a_suite_are_not_averaged(tmp_path: Path) 
     assert {tuple(row["seeds"]) for row in rows if row["what"] == "score"} == {(0,)}
 
 
+def test_scores_before_a_change_of_the_suite_are_left_out(tmp_path: Path) -> None:
+    store, one = str(tmp_path / "runs"), planned(read(experiment_file(tmp_path)))[0]
+    write(store, one, gain=0.1, suite="ab")
+    (found,) = gather(open_store(store), [one])
+    scored = {(row["trained"], row["suite_sha256"]) for row in found.points if row["what"] == "score"}
+    assert scored == {(trained, "b") for trained in range(2, one.config.generations + 1)}
+    assert problems([found]) == [f"{one.run_id}: its suite has changed: scores on earlier versions are left out."]
+
+
 def test_arms_that_are_asked_in_other_ways_are_named(tmp_path: Path) -> None:
     file = experiment_file(tmp_path)
     store = str(tmp_path / "runs")

@@ -108,6 +108,19 @@ def test_scores_are_read_from_the_run_s_own_suite_and_a_fault_is_read_again(tmp_
     assert watch.faults == []
 
 
+def test_forgetting_is_within_one_version_of_the_suite(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    with hold(store, "run") as epoch:
+        run = Run(store, "run", epoch)
+        run.describe(dump(load("smoke")), {"code": "c0de"}, {})
+        run.commit("start", None, [], [])
+        for generation, (score, suite) in enumerate([(0.7, "old"), (0.4, "old"), (0.1, "new"), (0.1, "")]):
+            place = f"benchmarks/probe-dev/generation={generation:04d}/scores.parquet"
+            ref = run.write_table_at(place, scored(score), tables.SCORES)
+            run.commit("benchmark", generation, [], [ref], {}, {"suite": suite} if suite else {})
+    assert names(RunTables(Run(store, "run")).look().alarms()) == [(1, "forgetting", "deduction")]
+
+
 def test_coverage_collapses_by_repetition_or_where_nothing_new_comes():
     rows = [(generation, "propose.duplicate_share", share, None, None) for generation, share in enumerate((0.5, 0.51, 0.1))]
     assert names(alarms(metrics(*rows), NO_RATINGS, {})) == [(1, "collapse", "coverage")]

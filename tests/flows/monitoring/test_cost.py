@@ -12,10 +12,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from flows.browser.app import make_app
 from flows.cli import main
 from flows.config import ConfigError, RunConfig, dump
-from flows.monitoring.cost import PointCost, run_cost
+from flows.monitoring.cost import PointCost, cost_so_far, run_cost
 from flows.monitoring.cost_text import NOT_COUNTED, cost_line, gain_text, measured_text, money_text, point_text, remarks
 from flows.monitoring.prices import of_machine
+from flows.monitoring.run_tables import RunTables
 from flows.monitoring.spending import Spent
+from flows.monitoring.start_score import unscored_start
 from flows.monitoring.status import status
 from flows.notes.note_data import NoteBuilder
 from flows.notes.note_writer import written
@@ -186,10 +188,10 @@ def answers(right: int, problems: int = 200) -> pa.Table:
     return tables.table(rows, tables.ANSWERS)
 
 
-def score(run: Run, who: str, right: int, suite: str = "probe-dev", problems: int = 200) -> None:
+def score(run: Run, who: str, right: int, suite: str = "probe-dev", problems: int = 200, version: str = "") -> None:
     folder = f"{suite}/asked/{who}"
     ref = run.write_table_at(f"benchmarks/{folder}/answers.parquet", answers(right, problems), tables.ANSWERS)
-    run.commit_benchmark(folder, [], [ref], {}, {}, {})
+    run.commit_benchmark(folder, [], [ref], {}, {"suite": version} if version else {}, {})
 
 
 def test_a_point_costs_the_training_between_two_scores(store: FileStore) -> None:
@@ -227,6 +229,55 @@ def test_a_change_says_how_its_suite_was_asked_and_is_in_the_status_and_the_repo
     for cell in ("cruxeval", "completion, 1,024 tokens", "the start to generation 1", "+20.00 ± 2.84 points", "200"):
         assert f"<td>{cell}</td>" in shown or f">{cell}<" in shown, cell
     assert changes_table([]) == ""
+
+
+def test_scores_of_different_versions_of_a_suite_are_never_joined(store: FileStore, tmp_path: Path) -> None:
+    """The suite's file was replaced under the same ids."""
+    run, old, new = Run(store, "r"), "a" * 64, "b" * 64
+    score(run, "start-n0-k0", 0, version=old)
+    score(run, "generation=0001-n0-k0", 40, version=new)
+    cost = run_cost(Run(store, "r"))
+    assert cost.points == () and cost.unpaired == ()
+    said = (
+        "probe-dev: no change from the start to generation 1 can be given: the two were scored on different versions of the suite"
+    )
+    assert f"{said}." in remarks(cost) and f"change     {said}" in status(Run(store, "r")).splitlines()
+    assert said in report(Run(store, "r"), tmp_path / "report.html").read_text()
+    hint = unscored_start(RunTables(Run(store, "r")).look())
+    assert hint.startswith("The start of r is scored on another version of the suite only, so nothing says")
+    score(run, f"start-n0-k0-s{new[:8]}", 30, version=new)  # as `probe_folder` names it
+    again = RunTables(Run(store, "r")).look()
+    assert unscored_start(again) == "" and cost_so_far(again).changed == ()
+    (point,) = cost_so_far(again).points
+    assert (point.first, point.last, point.gain) == (-1, 1, pytest.approx(5.0))
+    assert gain_text(point).startswith("probe-dev (version bbbbbbbb): +5.00 ± ")
+    score(run, "generation=0000-n0-k0", 20, version=old)
+    assert [gain_text(one).partition(" points")[0] for one in run_cost(Run(store, "r")).points] == [
+        "probe-dev (version aaaaaaaa): +10.00 ± 2.13",
+        "probe-dev (version bbbbbbbb): +5.00 ± 1.54",
+    ]
+
+
+def test_greedy_answers_to_one_question_are_one_line_however_many_samples_were_drawn(store: FileStore) -> None:
+    run = Run(store, "r")
+    for who, right in (("start-n0-k0", 0), ("start-n0-k8", 2), ("generation=0000-all-n0-k0", 9), ("generation=0001-n0-k8", 40)):
+        score(run, who, right)
+    for who, right in (("start-n9-k0", 0), ("generation=0001-n9-k0", 3)):
+        score(run, who, right, problems=9)
+    for who, right in (("start-top2-n0-k0", 0), ("generation=0001-top2-n0-k0", 60)):
+        score(run, who, right)
+    assert [gain_text(point) for point in run_cost(run).points] == [
+        "probe-dev: +19.00 ± 2.78 points from the start to generation 1 (200 problems)",  # of the same request
+        "probe-dev: +33.33 ± 16.67 points from the start to generation 1 (9 problems)",
+        "probe-dev (top 2 members): +30.00 ± 3.25 points from the start to generation 1 (200 problems)",
+    ]
+    for name, attempts, right in (("0" * 12, 0, 10), ("1" * 12, 8, 12)):
+        for who, gained in (("start", 0), ("generation=0001", right)):
+            folder = f"cruxeval/asked/{who}-{name}"
+            ref = run.write_table_at(f"benchmarks/{folder}/answers.parquet", answers(gained), tables.ANSWERS)
+            asked = {"question": {"style": "chat", "max_new_tokens": 96, "attempts": attempts}, "suite": "c", "prompt": "d"}
+            run.commit_benchmark(folder, [], [ref], {"problems": 200}, asked, {})
+    assert [point.suite for point in run_cost(Run(store, "r")).points] == ["cruxeval", *["probe-dev"] * 3]
 
 
 def test_a_gain_is_that_of_students_where_teachers_are_scored_too(store: FileStore) -> None:
