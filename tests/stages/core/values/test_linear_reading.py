@@ -240,6 +240,7 @@ NOT_SEEING = MappingProxyType(
         "flows.browser": "formats of numbers and texts, which are ours",
         "flows.commands.doctor": "what commands of this machine say",
         "flows.guide": "what a person types, and our own pages",
+        "flows.monitoring.scored": "names of benchmarks' folders",
         "flows.pages": "names of runs and rows, which are ours",
         "flows.program": "sentences of ours, which name commands",
         "flows.store.names": "names of artifacts",
